@@ -33,15 +33,15 @@ type prober struct {
 }
 
 // Tokens is tokencheck.Engine's.
-func (p prober) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
+func (p prober) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (tokencheck.Tokens, error) {
 	got, err := p.Proof(ctx, ep, route, body, apiKey)
 	var refusal *render.StatusError
 	switch {
 	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts), errors.Is(err, render.ErrUnsupported),
 		errors.As(err, &refusal) && (refusal.Status == http.StatusBadRequest || refusal.Status == http.StatusUnprocessableEntity):
-		return nil, fmt.Errorf("%w: %w", tokencheck.ErrRefused, err)
+		return tokencheck.Tokens{}, fmt.Errorf("%w: %w", tokencheck.ErrRefused, err)
 	}
-	return got.IDs, err
+	return tokencheck.Tokens{IDs: got.IDs, Number: got.Number}, err
 }
 
 // Identity is tokencheck.Engine's.

@@ -12,8 +12,9 @@ type shape struct {
 	name string
 	// since is the first release that takes it; "" is every tested one.
 	since string
-	// rendered is the first release with a route that returns its ids; before, its matches are approximate.
-	rendered string
+	// rendered is the first release with a route that returns its ids, and converted the first whose prompts the picker
+	// makes; before, its matches are approximate.
+	rendered, converted string
 	// whole: /tokenize does not know all of it, so that the engine's tokens are exact only from 0.15 on, which has routes
 	// that render requests.
 	whole bool
@@ -166,18 +167,18 @@ var shapes = []shape{
 	{name: "list of ids", byMetrics: true, body: func(id string, turn int) request {
 		return completion("list of ids", [][]int{ids(family(id), 300+turn*90), ids(family(id)+1, 250+turn*90)})
 	}},
-	{name: "responses with a text", since: "0.10", rendered: "0.30", body: func(id string, turn int) request {
+	{name: "responses with a text", since: "0.10", rendered: "0.30", converted: "0.27", body: func(id string, turn int) request {
 		return request{shape: "responses with a text", path: "/v1/responses", body: object{"model": "m", "input": prompt(id, turn), "max_output_tokens": 2, "store": false}}
 	}},
-	{name: "responses with messages", since: "0.10", rendered: "0.30", body: func(id string, turn int) request {
+	{name: "responses with messages", since: "0.10", rendered: "0.30", converted: "0.27", body: func(id string, turn int) request {
 		return request{shape: "responses with messages", path: "/v1/responses", body: object{"model": "m", "instructions": "Be brief.", "max_output_tokens": 2, "store": false,
 			"input": conversation(id, turn)[1:2], "metadata": object{}}}.with(object{"input": append([]object{say("user", text(id, 200))}, conversation(id, turn)[2:]...)})
 	}},
-	{name: "messages", since: "0.17", rendered: "0.29", body: func(id string, turn int) request {
+	{name: "messages", since: "0.17", rendered: "0.29", converted: "0.24", body: func(id string, turn int) request {
 		return request{shape: "messages", path: "/v1/messages", body: object{"model": "m", "max_tokens": 2, "system": text(id, 200), "messages": conversation(id, turn)[1:]}}
 	}},
-	{name: "messages with tools", since: "0.17", rendered: "0.29", body: messagesWithTools},
-	{name: "responses with tools", since: "0.17", rendered: "0.30", body: responsesWithTools},
+	{name: "messages with tools", since: "0.17", rendered: "0.29", converted: "0.27", body: messagesWithTools},
+	{name: "responses with tools", since: "0.17", rendered: "0.30", converted: "0.27", body: responsesWithTools},
 }
 
 // messagesWithTools is a conversation of the Messages API as agents have it.
@@ -240,8 +241,11 @@ func TestRequestShapes(t *testing.T) {
 					}
 					reason, _ := known(t.Name())
 					p.uncounted = reason != ""
-					if s.whole && !c.files {
+					switch {
+					case s.whole && !c.files:
 						s.rendered = "0.15"
+					case c.files:
+						s.rendered = s.converted
 					}
 					verdict(t, p.judgeShape(s, c.name))
 				})

@@ -26,7 +26,7 @@ var (
 // text, the other in parts.
 //
 // The first engine runs without --enable-scale-out. It returns the tokens of nearly all requests by /tokenize, the proof of the
-// picker's own tokenizer passes, and the condition names the flag.
+// picker's own tokenizer passes, that of Responses and Messages included, and the condition names the flag.
 func TestTemplatesGetTheSameAsInTheEngine(t *testing.T) {
 	need(t)
 	if !atLeast("0.29") {
@@ -97,10 +97,10 @@ func (p *picker) sourceOf(s shape, r request) string {
 	switch {
 	case s.name == "ids":
 		return "given"
-	case slices.Contains(renderOnlyRoutes, r.path) && (closed || !atLeast(s.rendered)):
-		return "approximate; reason=route"
 	case p.config.files:
 		return "exact"
+	case slices.Contains(renderOnlyRoutes, r.path) && (closed || !atLeast(s.rendered)):
+		return "approximate; reason=route"
 	case !closed:
 		return "engine"
 	case slices.Contains(beyondTokenize, s.name), slices.Contains(since32Tokenize, s.name) && !atLeast("0.32"):

@@ -66,6 +66,58 @@ func TestAProofTakesTheMostExactRoute(t *testing.T) {
 	}
 }
 
+// TestAProofOfOtherAPIs: without a render route, answers to Responses requests have ids, and those to Messages requests their
+// number. An engine that does not serve an API, or fails at it, says nothing about chats.
+func TestAProofOfOtherAPIs(t *testing.T) {
+	const messages, responses = "/v1/messages", "/v1/responses"
+	cases := map[string]struct {
+		route  openai.Route
+		served answer
+		want   Answer
+		err    error
+		status int
+	}{
+		"ids of a response": {openai.Responses, answer{200, `{"output":[],"input_messages":[{"type":"raw_message_tokens","message":"x","tokens":[1,2]}]}`},
+			Answer{IDs: []uint32{1, 2}, Source: Served}, nil, 0},
+		"a response without ids":        {openai.Responses, answer{200, `{"output":[],"usage":{"input_tokens":3}}`}, Answer{}, ErrUnsupported, 0},
+		"a response with other content": {openai.Responses, answer{200, `{"input_messages":[{"role":"system"},{"role":"user"}]}`}, Answer{}, ErrUnsupported, 0},
+		"the number of a message":       {openai.Messages, answer{200, `{"usage":{"input_tokens":7,"output_tokens":1}}`}, Answer{Number: 7, Source: Served}, nil, 0},
+		"a number in parts": {openai.Messages, answer{200, `{"usage":{"input_tokens":7,"cache_read_input_tokens":16,"cache_creation_input_tokens":2}}`},
+			Answer{Number: 25, Source: Served}, nil, 0},
+		"no number":              {openai.Messages, answer{200, `{"usage":null}`}, Answer{}, ErrUnsupported, 0},
+		"an API that is absent":  {openai.Messages, answer{404, routeAbsent}, Answer{}, ErrUnsupported, 0},
+		"an engine that fails":   {openai.Responses, answer{500, `{"error":{"type":"InternalServerError"}}`}, Answer{}, ErrUnsupported, 0},
+		"another model":          {openai.Messages, answer{404, `{"type":"error","error":{"type":"NotFoundError","message":"x"}}`}, Answer{}, nil, 404},
+		"a refusal":              {openai.Messages, answer{400, `{}`}, Answer{}, nil, 400},
+		"an engine that is full": {openai.Responses, answer{503, `{}`}, Answer{}, nil, 503},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			path, body := messages, messagesBody
+			if tc.route == openai.Responses {
+				path, body = responses, responsesBody
+			}
+			e := &engine{answers: map[string]answer{path + "/render": {403, routeClosed}, path: tc.served}}
+			got, err := newClient(t, Options{}).Proof(t.Context(), start(t, e), tc.route, []byte(body), "key")
+			var refusal *StatusError
+			switch {
+			case tc.status != 0:
+				if !errors.As(err, &refusal) || refusal.Status != tc.status {
+					t.Errorf("got %v, want status %d", err, tc.status)
+				}
+			case !errors.Is(err, tc.err):
+				t.Errorf("got %v, want %v", err, tc.err)
+			}
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Error(d)
+			}
+			if d := cmp.Diff([]string{path + "/render", path}, e.paths()); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
 func TestWhatAnEngineLacksIsKnownUntilItIsGone(t *testing.T) {
 	e := &engine{answers: map[string]answer{chatRender: {403, routeClosed}, completionRender: {403, routeClosed}, "/tokenize": {200, `{"tokens":[1]}`}}}
 	c := newClient(t, Options{})

@@ -108,6 +108,8 @@ type Answer struct {
 	IDs []uint32
 	// More are the ids of further prompts.
 	More [][]uint32
+	// Number of the ids where only Proof asked, and the engine has returned nothing else of them; else 0.
+	Number int
 	// Source is how the engine was asked.
 	Source Source
 }

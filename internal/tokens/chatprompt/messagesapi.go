@@ -12,10 +12,13 @@ import (
 )
 
 // fromMessages makes a Messages request the chat that the engine makes of it (vLLM's AnthropicServingMessages,
-// to_chat_completion_request, from v0.29 on).
+// to_chat_completion_request, from v0.24 on; before v0.29 by another name).
 func (q *request) fromMessages() error {
-	if q.release.has(messagesRendered) != yes {
+	switch {
+	case q.release.has(messagesKnown) != yes:
 		return unsupported("%s", q.req.Route)
+	case q.req.CacheSalt != "" && q.release.has(messagesSalted) != yes:
+		return unsupported("a cache_salt that the engine ignores")
 	}
 	q.chat = &chat{}
 	given, err := q.given("messages")

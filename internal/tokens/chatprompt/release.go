@@ -60,10 +60,13 @@ var (
 	partExtras = change{26, 26}
 	// objectArguments: arguments of a tool call that are no JSON object become an empty one.
 	objectArguments = change{29, 29}
-	// messagesRendered: /v1/messages/render exists, so that prompts of Messages requests can be proven.
-	messagesRendered = change{29, 29}
-	// responsesRendered: /v1/responses/render exists.
-	responsesRendered = change{30, 30}
+	// messagesKnown: the chats that Messages requests become are known. Before, vLLM converted system messages in other ways.
+	messagesKnown = change{24, 24}
+	// messagesSalted: the chat of a Messages request has its cache_salt, which was ignored before.
+	messagesSalted = change{27, 27}
+	// responsesKnown: the chats that Responses requests become are known. Before, vLLM left tools as they are and put the
+	// parts of an assistant's turn into several messages.
+	responsesKnown = change{27, 27}
 	// messagesThink: thinking of a Messages request counts, and whether inline system messages are merged depends on the
 	// templates in use instead of --chat-template.
 	messagesThink = change{31, 31}

@@ -7,9 +7,9 @@ import (
 )
 
 // fromResponses makes a Responses request the chat that the engine makes of it (vLLM's construct_input_messages and
-// construct_tool_dicts, from v0.30 on). What an engine keeps (previous_response_id) is not known here.
+// construct_tool_dicts, from v0.27 on). What an engine keeps (previous_response_id) is not known here.
 func (q *request) fromResponses() error {
-	if q.release.has(responsesRendered) != yes {
+	if q.release.has(responsesKnown) != yes {
 		return unsupported("%s", q.req.Route)
 	}
 	q.chat = &chat{asMade: true}

@@ -177,18 +177,19 @@ func TestOnlyTheEngineKnowsOtherRequests(t *testing.T) {
 		route         openai.Route
 		release, body string
 	}{
-		"messages before they are rendered":  {openai.Messages, "0.28.0", message(`{"type": "text", "text": "a"}`)},
-		"messages of an unknown release":     {openai.Messages, "", message(`{"type": "text", "text": "a"}`)},
-		"a call without an id":               {openai.Messages, "0.32.0", `{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}]}`},
-		"a reference to a tool":              {openai.Messages, "0.32.0", message(`{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": "f"}]}`)},
-		"a tool that is added":               {openai.Messages, "0.32.0", `{"messages": [{"role": "system", "content": [{"type": "tool_addition"}]}]}`},
-		"a deferred tool":                    {openai.Messages, "0.32.0", `{"tools": [{"name": "f", "input_schema": {}, "defer_loading": true}], "messages": []}`},
-		"responses before they are rendered": {openai.Responses, "0.29.0", `{"input": "hi"}`},
-		"a shortened prompt":                 {openai.Responses, "0.32.0", `{"input": "hi", "truncation": "auto"}`},
-		"an answer to continue":              {openai.Responses, "0.32.0", `{"input": [{"type": "message", "role": "assistant", "status": "incomplete", "content": "x"}]}`},
-		"a call of a built-in tool":          {openai.Responses, "0.32.0", `{"input": [{"type": "web_search_call", "id": "1", "status": "completed"}]}`},
-		"encrypted reasoning":                {openai.Responses, "0.32.0", `{"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}`},
-		"a built-in tool":                    {openai.Responses, "0.32.0", `{"input": "hi", "tools": [{"type": "web_search"}]}`},
+		"messages before they are known":  {openai.Messages, "0.23.0", message(`{"type": "text", "text": "a"}`)},
+		"messages of an unknown release":  {openai.Messages, "", message(`{"type": "text", "text": "a"}`)},
+		"a salt that is ignored":          {openai.Messages, "0.26.0", `{"cache_salt": "s", "messages": [{"role": "user", "content": "a"}]}`},
+		"a call without an id":            {openai.Messages, "0.32.0", `{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}]}`},
+		"a reference to a tool":           {openai.Messages, "0.32.0", message(`{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": "f"}]}`)},
+		"a tool that is added":            {openai.Messages, "0.32.0", `{"messages": [{"role": "system", "content": [{"type": "tool_addition"}]}]}`},
+		"a deferred tool":                 {openai.Messages, "0.32.0", `{"tools": [{"name": "f", "input_schema": {}, "defer_loading": true}], "messages": []}`},
+		"responses before they are known": {openai.Responses, "0.26.0", `{"input": "hi"}`},
+		"a shortened prompt":              {openai.Responses, "0.32.0", `{"input": "hi", "truncation": "auto"}`},
+		"an answer to continue":           {openai.Responses, "0.32.0", `{"input": [{"type": "message", "role": "assistant", "status": "incomplete", "content": "x"}]}`},
+		"a call of a built-in tool":       {openai.Responses, "0.32.0", `{"input": [{"type": "web_search_call", "id": "1", "status": "completed"}]}`},
+		"encrypted reasoning":             {openai.Responses, "0.32.0", `{"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}`},
+		"a built-in tool":                 {openai.Responses, "0.32.0", `{"input": "hi", "tools": [{"type": "web_search"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRenderer(t, dumping, Options{Release: tc.release})

@@ -1,8 +1,13 @@
 package tokencheck
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strings"
+)
 
-// Requests of other APIs that stand for chats. Only a render route returns their ids.
+// Requests of other APIs that stand for chats. A render route returns their ids, and so do answers to Responses requests with
+// enable_response_messages. Answers to Messages requests have only the number of their ids. Therefore the texts of a case
+// differ in length: what is left out, doubled or taken from another place changes the number.
 
 type block = map[string]any
 
@@ -49,7 +54,7 @@ func messagesCases() []namedChat {
 	arguments["chat_template_kwargs"] = block{"enable_thinking": false}
 	effort := with(say("user", "Think a little."))
 	effort["output_config"] = block{"effort": "low"}
-	return []namedChat{
+	return append([]namedChat{
 		{"one message", with(say("user", "Hello."))},
 		{"a system prompt", system},
 		{"a system prompt in blocks", blocks},
@@ -60,6 +65,47 @@ func messagesCases() []namedChat {
 		{"an empty answer", with(say("user", "One."), message{"role": "assistant", "content": []any{}}, say("user", "Two."))},
 		{"arguments of the template", arguments},
 		{"an effort", effort},
+	}, messagesInBlocks()...)
+}
+
+// messagesInBlocks are requests whose blocks and turns have as many forms as the engine's conversion has branches. No engine
+// needs a tool parser for them.
+func messagesInBlocks() []namedChat {
+	use := func(id string, input any) block {
+		return block{"type": "tool_use", "id": id, "name": "search", "input": input}
+	}
+	result := func(id string, content any) block {
+		return block{"type": "tool_result", "tool_use_id": id, "content": content}
+	}
+	long := []message{say("user", "Let us count.")}
+	for i := range 6 {
+		long = append(long, say("assistant", strings.Repeat("One more. ", i+1)), say("user", strings.Repeat("And then? ", i+1)))
+	}
+	withoutThoughts := with(say("user", "Answer at once."))
+	withoutThoughts["thinking"] = block{"type": "disabled"}
+	headerOnly := with(say("user", "No system prompt is left."))
+	headerOnly["system"] = []any{textBlock("x-anthropic-billing-header: all of it")}
+	return []namedChat{
+		{"many turns", with(long...)},
+		{"code and Chinese in blocks", with(message{"role": "user", "content": []any{textBlock(texts[4].text), textBlock(texts[11].text)}})},
+		{"white space around blocks", with(message{"role": "user", "content": []any{textBlock("\n  Hello \t\n"), textBlock("  again \n")}})},
+		{"empty blocks", with(message{"role": "user", "content": []any{textBlock(""), textBlock("What is left?"), textBlock("")}})},
+		{"thoughts alone", with(say("user", "One."), message{"role": "assistant", "content": []any{
+			block{"type": "thinking", "thinking": "Two, I think, and not three.", "signature": "s"}}}, say("user", "Well?"))},
+		{"thoughts in two blocks, and hidden ones", with(say("user", "One."), message{"role": "assistant", "content": []any{
+			block{"type": "thinking", "thinking": "I look.", "signature": "s"}, block{"type": "redacted_thinking", "data": "eA=="},
+			block{"type": "thinking", "thinking": " I look a second time, and longer.", "signature": "t"}, textBlock("Two.")}}, say("user", "Three."))},
+		{"input of every kind", with(say("user", "Search."), message{"role": "assistant", "content": []any{
+			use("toolu_1", block{"q": "Köln \"quoted\" <tag>\n", "n": nil, "in": block{"list": []any{1, 2.5, true, "ü"}, "empty": block{}}})}},
+			message{"role": "user", "content": []any{result("toolu_1", "found")}})},
+		{"text between results", with(say("user", "Search twice."), message{"role": "assistant", "content": []any{textBlock("I search."),
+			use("toolu_1", block{"q": "a"}), textBlock("And once more."), use("toolu_2", block{"q": "b"})}},
+			message{"role": "user", "content": []any{textBlock("Before them."), result("toolu_1", "one result"), textBlock("Between the two of them."),
+				result("toolu_2", []any{textBlock("two"), textBlock("results in lines")}), textBlock("After all of them, at the end.")}})},
+		{"a result without content", with(say("user", "Search."), message{"role": "assistant", "content": []any{use("toolu_1", block{})}},
+			message{"role": "user", "content": []any{block{"type": "tool_result", "tool_use_id": "toolu_1"}}})},
+		{"no thinking", withoutThoughts},
+		{"nothing but a billing header as a system prompt", headerOnly},
 	}
 }
 

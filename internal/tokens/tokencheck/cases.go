@@ -199,7 +199,7 @@ func Cases(model string) []Case {
 		body["model"] = model
 		switch route {
 		case openai.Responses:
-			body["max_output_tokens"] = 1
+			body["max_output_tokens"], body["enable_response_messages"] = 1, true
 		case openai.Messages:
 			body["max_tokens"] = 1
 		default:

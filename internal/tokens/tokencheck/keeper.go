@@ -324,7 +324,7 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 
 // askEngine lets one engine answer the cases.
 func (k *keeper) askEngine(ctx context.Context, pool *Pool, ep *endpoint.Endpoint, cases []Case) (answers, error) {
-	replies, err := ask(ctx, cases, func(ctx context.Context, c *Case) ([]uint32, error) {
+	replies, err := ask(ctx, cases, func(ctx context.Context, c *Case) (Tokens, error) {
 		return k.config.Engine.Tokens(ctx, ep, c.Route, c.Body, pool.APIKey)
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ package tokencheck
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,11 +27,29 @@ type Identity struct {
 	Root string
 }
 
+// Tokens are what an engine has returned about the ids of a request's prompt.
+type Tokens struct {
+	IDs []uint32
+	// Number is how many there are, where the engine returns nothing else of them (IDs is nil); else 0.
+	Number int
+}
+
+// equal reports whether ids made here are the engine's, as far as the engine has shown those.
+func (t *Tokens) equal(ids []uint32) bool {
+	if t.Number > 0 {
+		return len(ids) == t.Number
+	}
+	return slices.Equal(ids, t.IDs)
+}
+
+// len is how many ids the engine has made.
+func (t *Tokens) len() int { return max(t.Number, len(t.IDs)) }
+
 // Engine asks engines. It must be safe for concurrent use.
 type Engine interface {
 	// Tokens requests the ids of a probe's request, by the most exact route that the engine has. The error wraps ErrRefused
 	// when the engine refuses the request itself.
-	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error)
+	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Tokens, error)
 	// Identity requests an engine's identity, as far as the engine reports it. An error means that it does not answer.
 	Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (Identity, error)
 }

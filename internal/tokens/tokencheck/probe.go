@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -12,8 +11,9 @@ import (
 )
 
 const (
-	// enoughTexts, enoughChats and enoughOfAPI are how many ids must have been compared, and have been equal, for trust.
-	enoughTexts, enoughChats, enoughOfAPI = 20, 8, 5
+	// enoughTexts, enoughChats and enoughOfAPI are how many ids must have been compared, and have been equal, for trust;
+	// enoughNumbers how many if, of some, only the numbers of ids could be compared.
+	enoughTexts, enoughChats, enoughOfAPI, enoughNumbers = 20, 8, 5, 10
 	// askTimeout is how long an engine can take for one question.
 	askTimeout = 3 * time.Second
 	// askAgain is how often a question is asked that finds no answer.
@@ -35,18 +35,20 @@ type Verdict struct {
 	// base is the kind that all cases have, and enough how many cases must have been compared.
 	base   openai.Kind
 	enough int
-	// ofAPI are the equal cases among requests of other APIs that stand for chats.
-	ofAPI [openai.NumKinds]int
+	// apis are the kinds of requests of other APIs with enough equal cases. In those that numbered has, only the numbers
+	// of ids could be compared.
+	apis, numbered openai.Kinds
 }
 
 // APIs are the kinds of requests of other APIs that are proven with the chats that they stand for.
-func (v *Verdict) APIs() (kinds openai.Kinds) {
-	for kind, compared := range v.ofAPI {
-		if compared >= enoughOfAPI && v.Mismatches[openai.Kind(kind)] == nil { // below NumKinds
-			kinds |= openai.KindsOf(openai.Kind(kind)) // below NumKinds
-		}
-	}
-	return kinds
+func (v *Verdict) APIs() openai.Kinds { return v.apis &^ v.Unproven() }
+
+// equals are the equal cases of one kind: those with compared ids, and those with compared numbers of ids.
+type equals struct{ ids, numbers int }
+
+// enough reports whether the kind is proven.
+func (e equals) enough() bool {
+	return e.ids >= enoughOfAPI || e.ids+e.numbers >= enoughNumbers
 }
 
 // Proven reports whether ids made here are those of the engine, for requests of no kind that is Unproven.
@@ -81,9 +83,7 @@ func (v *Verdict) better(than *Verdict) bool {
 // add adds what another engine has shown with the same setting.
 func (v *Verdict) add(other *Verdict) {
 	v.Compared, v.Skipped = min(v.Compared, other.Compared), max(v.Skipped, other.Skipped)
-	for kind := range v.ofAPI {
-		v.ofAPI[kind] = min(v.ofAPI[kind], other.ofAPI[kind])
-	}
+	v.apis, v.numbered = v.apis&other.apis, v.numbered|other.numbered
 	for kind, m := range other.Mismatches {
 		if v.Mismatches[kind] == nil {
 			v.mismatch(kind, m)
@@ -109,10 +109,12 @@ func (v *Verdict) String() string {
 		return fmt.Sprintf("only %d of %d cases could be compared", v.Compared, v.Compared+v.Skipped)
 	}
 	text := fmt.Sprintf("%d of %d cases are equal, none differs", v.Compared, v.Compared+v.Skipped)
-	if len(v.Mismatches) == 0 {
-		return text
+	if len(v.Mismatches) > 0 {
+		text = fmt.Sprintf("%d cases are equal", v.Compared)
 	}
-	text = fmt.Sprintf("%d cases are equal", v.Compared)
+	for kind := range (v.APIs() & v.numbered).All {
+		text += fmt.Sprintf("; of the kind %s the numbers of tokens are equal, because the engine returns no ids of it", kind)
+	}
 	for kind := range v.Unproven().All {
 		text += fmt.Sprintf("; the kind %s is not proven: %s", kind, v.Mismatches[kind])
 	}
@@ -124,13 +126,16 @@ type Mismatch struct {
 	// Case is its index in Cases, Name what it is about.
 	Case int
 	Name string
-	// At is the first token that differs. Own and Engine are the lengths in tokens, Own -1 when the template refuses
-	// here what the engine takes.
+	// At is the first token that differs, -1 where the engine has returned only their number. Own and Engine are the
+	// lengths in tokens, Own -1 when the template refuses here what the engine takes.
 	At, Own, Engine int
 }
 
 func (m *Mismatch) String() string {
-	if m.Own < 0 {
+	switch {
+	case m.At < 0:
+		return fmt.Sprintf("case %d (%s): %d tokens here, %d in the engine", m.Case, m.Name, m.Own, m.Engine)
+	case m.Own < 0:
 		return fmt.Sprintf("case %d (%s): the template refuses here what the engine takes", m.Case, m.Name)
 	}
 	return fmt.Sprintf("case %d (%s): token %d differs, of %d here and %d in the engine", m.Case, m.Name, m.At, m.Own, m.Engine)
@@ -138,18 +143,18 @@ func (m *Mismatch) String() string {
 
 // reply is an engine's answer to a case.
 type reply struct {
-	ids     []uint32
+	Tokens
 	refused bool
 }
 
 // ask lets an engine answer all cases. It fails when a question finds no answer.
-func ask(ctx context.Context, cases []Case, engine func(ctx context.Context, c *Case) ([]uint32, error)) ([]reply, error) {
+func ask(ctx context.Context, cases []Case, engine func(ctx context.Context, c *Case) (Tokens, error)) ([]reply, error) {
 	replies := make([]reply, len(cases))
 	for i := range cases {
 		var err error
 		for range askAgain {
 			asking, cancel := context.WithTimeout(ctx, askTimeout)
-			replies[i].ids, err = engine(asking, &cases[i])
+			replies[i].Tokens, err = engine(asking, &cases[i])
 			cancel()
 			if err == nil || ctx.Err() != nil || errors.Is(err, ErrRefused) {
 				break
@@ -173,6 +178,7 @@ func compare(ctx context.Context, cases []Case, replies []reply, own Prompter) (
 	chats = Verdict{base: openai.KindChat, enough: enoughChats}
 	var r openai.Request
 	var ids []uint32
+	var equal [openai.NumKinds]equals // of other APIs
 	for i := range cases {
 		c, v := &cases[i], &texts
 		if c.Route != openai.Completions {
@@ -195,13 +201,27 @@ func compare(ctx context.Context, cases []Case, replies []reply, own Prompter) (
 		case failure != nil && replies[i].refused:
 			v.Skipped++ // both refuse it
 		case failure != nil:
-			v.mismatch(kind, &Mismatch{Case: i, Name: c.Name, Own: -1, Engine: len(replies[i].ids)})
-		case !slices.Equal(ids, replies[i].ids):
-			v.mismatch(kind, &Mismatch{Case: i, Name: c.Name, At: commonPrefix(ids, replies[i].ids), Own: len(ids), Engine: len(replies[i].ids)})
-		case c.Route == openai.Messages, c.Route == openai.Responses:
-			v.ofAPI[kind]++
-		default:
+			v.mismatch(kind, &Mismatch{Case: i, Name: c.Name, Own: -1, Engine: replies[i].len()})
+		case !replies[i].equal(ids):
+			m := &Mismatch{Case: i, Name: c.Name, At: -1, Own: len(ids), Engine: replies[i].len()}
+			if replies[i].Number == 0 {
+				m.At = commonPrefix(ids, replies[i].IDs)
+			}
+			v.mismatch(kind, m)
+		case c.Route != openai.Messages && c.Route != openai.Responses:
 			v.Compared++
+		case replies[i].Number > 0:
+			equal[kind].numbers++
+		default:
+			equal[kind].ids++
+		}
+	}
+	for kind, e := range equal {
+		if e.enough() {
+			chats.apis |= openai.KindsOf(openai.Kind(kind)) // below NumKinds
+		}
+		if e.numbers > 0 {
+			chats.numbered |= openai.KindsOf(openai.Kind(kind)) // below NumKinds
 		}
 	}
 	return texts, chats, nil

@@ -65,6 +65,8 @@ type engines struct {
 	refuse   func(body []byte) error
 	silent   func(pod string) error
 	asked    map[string]int
+	// numbersOnly: they serve Messages requests without returning ids of their prompts.
+	numbersOnly bool
 }
 
 // mute lets engines answer no questions for tokens.
@@ -87,12 +89,12 @@ func (e *engines) Identity(_ context.Context, ep *endpoint.Endpoint, model, apiK
 	return id, nil
 }
 
-func (e *engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) ([]uint32, error) {
+func (e *engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Tokens, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.asked[ep.Pod]++
 	if _, ok := e.identity[ep.Pod]; !ok || apiKey != "key" {
-		return nil, errors.New("connection refused")
+		return Tokens{}, errors.New("connection refused")
 	}
 	if e.silent != nil {
 		if err := e.silent(ep.Pod); err != nil {
@@ -101,21 +103,24 @@ func (e *engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, route opena
 	}
 	if e.refuse != nil {
 		if err := e.refuse(body); err != nil {
-			return nil, err
+			return Tokens{}, err
 		}
 	}
 	var r openai.Request
 	if err := openai.Parse(route, body, &r); err != nil {
-		return nil, err
+		return Tokens{}, err
 	}
 	ids, err := e.prompts[ep.Pod].AppendTokens(ctx, nil, body, &r)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return Tokens{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if e.change != nil {
 		ids = e.change(route, ids)
 	}
-	return ids, nil
+	if e.numbersOnly && route == openai.Messages {
+		return Tokens{Number: len(ids)}, nil
+	}
+	return Tokens{IDs: ids}, nil
 }
 
 func (e *engines) engine(pod string, id Identity, files modelfiles.Set, s setting) {
@@ -260,6 +265,74 @@ func TestWhatIsProvenIsTrusted(t *testing.T) {
 				h.engine("a", v24, tc.engine, tc.setting)
 				h.apply()
 				h.expect(t, name, tc.state, tc.texts, tc.chats)
+				if s, _ := h.Status("n", "p"); !strings.Contains(s.Message, tc.message) {
+					t.Errorf("message %q lacks %q", s.Message, tc.message)
+				}
+			})
+		})
+	}
+}
+
+// TestRequestsOfOtherAPIsAreProven: by their ids, or by the numbers of their ids where an engine returns nothing else; and a few
+// equal numbers are no proof.
+func TestRequestsOfOtherAPIsAreProven(t *testing.T) {
+	full := smallModel(t, chatml)
+	messages, responses := openai.KindsOf(openai.KindMessages), openai.KindsOf(openai.KindResponses)
+	longer := func(of openai.Route) func(openai.Route, []uint32) []uint32 {
+		return func(r openai.Route, ids []uint32) []uint32 {
+			if r == of {
+				return append(ids, 1)
+			}
+			return ids
+		}
+	}
+	another := func(of openai.Route) func(openai.Route, []uint32) []uint32 {
+		return func(r openai.Route, ids []uint32) []uint32 {
+			if r == of {
+				ids[0]++
+			}
+			return ids
+		}
+	}
+	refuseSome := func(most int) func([]byte) error {
+		return func(body []byte) error {
+			if most--; most < 0 && strings.Contains(string(body), `"max_tokens":1,"messages"`) && !strings.Contains(string(body), "return_token_ids") {
+				return ErrRefused
+			}
+			return nil
+		}
+	}
+	for name, tc := range map[string]struct {
+		version        string
+		numbersOnly    bool
+		change         func(openai.Route, []uint32) []uint32
+		refuse         func([]byte) error
+		apis, unproven openai.Kinds
+		message        string
+	}{
+		"by ids":                         {"0.32.0", false, nil, nil, messages | responses, 0, "none differs"},
+		"by numbers":                     {"0.32.0", true, nil, nil, messages | responses, 0, "of the kind messages the numbers of tokens are equal"},
+		"an id that differs":             {"0.32.0", false, another(openai.Responses), nil, messages, responses, "the kind responses is not proven"},
+		"a number that differs":          {"0.32.0", true, longer(openai.Messages), nil, responses, messages, "tokens here"},
+		"few numbers":                    {"0.32.0", true, nil, refuseSome(0), responses, 0, "none differs"},
+		"the first release for messages": {"0.24.0", true, nil, nil, messages, 0, "none differs"},
+		"before it":                      {"0.23.0", true, nil, nil, 0, 0, "none differs"},
+		"the first for responses":        {"0.27.0", true, nil, nil, messages | responses, 0, "none differs"},
+		"before that":                    {"0.26.0", true, nil, nil, messages, 0, "none differs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHouse(Files{Set: full}, "a")
+				defer h.Set(nil)
+				h.change, h.refuse, h.numbersOnly = tc.change, tc.refuse, tc.numbersOnly
+				h.engine("a", Identity{Version: tc.version, Root: "/m"}, full, settings[0])
+				h.apply()
+				h.expect(t, name, Exact, true, true)
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				if got := h.published; got.APIs != tc.apis || got.Unproven != tc.unproven {
+					t.Errorf("APIs %b, unproven %b, want %b and %b", got.APIs, got.Unproven, tc.apis, tc.unproven)
+				}
 				if s, _ := h.Status("n", "p"); !strings.Contains(s.Message, tc.message) {
 					t.Errorf("message %q lacks %q", s.Message, tc.message)
 				}
