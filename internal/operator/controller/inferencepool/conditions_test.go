@@ -106,6 +106,9 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		{(*reconciliation).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
 		{(*reconciliation).podsHealthy, func(r *reconciliation) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
 		{(*reconciliation).podsHealthy, func(r *reconciliation) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
+		{(*reconciliation).podsHealthy, func(r *reconciliation) {
+			r.problems.skipped = []podtemplate.Skipped{{What: "--shutdown-timeout", Why: podtemplate.ReleaseUnknown}}
+		}, "True ReleaseUnknown"},
 		{(*reconciliation).eventsSynced, func(r *reconciliation) { r.pool.Spec.Engine.Events.Source = v1alpha1.EventsNone }, "True NotUsed"},
 		{(*reconciliation).eventsSynced, func(r *reconciliation) { r.view = operatorfeed.View{} }, "Unknown NoPicker"},
 		{(*reconciliation).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.AtMaximum), "True AtMaximum"},

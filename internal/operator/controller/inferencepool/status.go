@@ -73,6 +73,7 @@ func (r *reconciliation) countPods(s *v1alpha1.InferencePoolStatus) {
 			s.CurrentRevision = r.key.Name + "-" + r.decision.Current
 		}
 	}
+	s.Injected = r.revisions.injected
 	s.Islands = r.islandStatus()
 	s.Pods = r.summaries()
 }
