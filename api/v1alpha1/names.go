@@ -27,6 +27,12 @@ const (
 	AnnotationInjected = "kvasir.dev/injected"
 	// AnnotationProbes in the template of a pool, with the value Manual, keeps the operator from adding probes to the engine.
 	AnnotationProbes = "kvasir.dev/probes"
+	// AnnotationLeaveOut in the template of a pool lists, by commas, what the operator shall not add to the engine's container,
+	// by the names in status.injected.
+	AnnotationLeaveOut = "kvasir.dev/leave-out"
+	// AnnotationEngineRelease in the template of a pool is the release of vLLM in the engine's image, such as 0.32, where the
+	// image's tag does not show it.
+	AnnotationEngineRelease = "kvasir.dev/engine-release"
 	// AnnotationReporterImage is on an owned pod with an injected reporter: the image that the operator gave the reporter.
 	// The image in the pod can be another one, where admission rewrites images.
 	AnnotationReporterImage = "kvasir.dev/reporter-image"

@@ -53,6 +53,15 @@ type InferencePoolStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	UpdateRevision string `json:"updateRevision,omitempty"`
+	// injected lists what the operator adds to the template for new pods: flags, environment variables, probes, volumes and
+	// hooks. The template's annotation kvasir.dev/leave-out keeps it from adding those of the engine.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	// +listType=set
+	// +optional
+	Injected []string `json:"injected,omitempty"`
 	// endpoints counts the pool's endpoints: pods times ranks.
 	// +optional
 	Endpoints EndpointCounts `json:"endpoints,omitzero"`

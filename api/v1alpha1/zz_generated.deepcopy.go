@@ -641,6 +641,11 @@ func (in *InferencePoolStatus) DeepCopyInto(out *InferencePoolStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.Injected != nil {
+		in, out := &in.Injected, &out.Injected
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Endpoints.DeepCopyInto(&out.Endpoints)
 	in.Picker.DeepCopyInto(&out.Picker)
 	out.KeySpace = in.KeySpace

@@ -29,6 +29,8 @@ const (
 	ReasonFlagsMissing   = "EngineFlagsMissing"
 	ReasonPreStopMissing = "PreStopMissing"
 	ReasonProbesMissing  = "ProbesMissing"
+	// The condition is True: nothing that the pool needs is missing.
+	ReasonReleaseUnknown = "ReleaseUnknown"
 
 	// Of EventsSynced.
 	ReasonEventsNotUsed        = "NotUsed"

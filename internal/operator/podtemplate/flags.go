@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +36,7 @@ const keepAliveSeconds = 3900
 // keepAlive has the engine keep idle connections for longer than gateways do.
 func (w *work) keepAlive() {
 	name, ok := keepAlives[v1alpha1.EngineType(w.wiring.Type)]
-	if !ok || w.wiring.Flags != string(v1alpha1.FlagsInject) ||
+	if !ok || w.wiring.Flags != string(v1alpha1.FlagsInject) || w.refused(name) ||
 		slices.ContainsFunc(w.engine.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
 		return
 	}
@@ -52,53 +51,63 @@ func (w *work) keepAlive() {
 // setting is a flag that an engine should have.
 type setting struct {
 	name, value string
+	// since is the first release of vLLM that has the flag; the zero value for flags of other engines. Older ones exit on it.
+	since vllmRelease
 	// optional settings are not missed where they cannot be added.
 	optional bool
 }
 
-// flags adds what the engine lacks.
+// flags adds what the engine lacks and its release is known to have.
 func (w *work) flags() {
 	if w.wiring.Flags != string(v1alpha1.FlagsInject) {
 		return
 	}
+	release, known := w.release()
 	for _, f := range w.wanted() {
-		if mentions(w.engine, f.name) {
+		if mentions(w.engine, f.name) || w.refused(f.name) {
 			continue
 		}
-		if why := closed(w.engine); why != "" {
-			if !f.optional {
-				w.skip(w.engine.Name, f.name, why)
+		why := closed(w.engine)
+		switch {
+		case why != "" && f.optional, known && release.before(f.since) && f.since != withEvents:
+		case why != "":
+			w.skip(w.engine.Name, f.name, why)
+		case known && release.before(f.since):
+			w.skip(w.engine.Name, f.name, fmt.Sprintf("vLLM %s is older than %s, the first release with KV events", release, withEvents))
+		case !known && withEvents.before(f.since):
+			w.skip(w.engine.Name, f.name, ReleaseUnknown)
+		default:
+			w.engine.Args = append(w.engine.Args, f.name)
+			if f.value != "" {
+				w.engine.Args = append(w.engine.Args, f.value)
 			}
-			continue
+			w.done = append(w.done, f.name)
 		}
-		w.engine.Args = append(w.engine.Args, f.name)
-		if f.value != "" {
-			w.engine.Args = append(w.engine.Args, f.value)
-		}
-		w.done = append(w.done, f.name)
 	}
 }
 
 // wanted are the flags that the engine of the pool should have.
 func (w *work) wanted() []setting {
 	var out []setting
+	vllm := w.wiring.Type == string(v1alpha1.EngineVLLM)
 	if config := w.eventsConfig(); config != "" {
-		out = append(out, setting{name: FlagEvents, value: config})
+		events := setting{name: FlagEvents, value: config}
+		if vllm {
+			events.since = withEvents
+		}
+		out = append(out, events)
 	}
-	if w.wiring.Type != string(v1alpha1.EngineVLLM) {
+	if !vllm {
 		return out
 	}
-	out = append(out, setting{name: FlagTokens})
-	// Older engines refuse flags they do not know. The preStop hook has waited before, where there is one.
-	if !older(w.engine.Image, 0, 18) {
-		out = append(out, setting{name: FlagShutdown, value: strconv.Itoa(int(EngineGrace.Seconds()))})
-	}
-	// It opens the render routes, which return the exact tokens of every request. Only where the release is known to have
-	// the flag: other releases exit on it, and without it /tokenize and the picker's own tokenizer are used.
-	if known(w.engine.Image) && !older(w.engine.Image, 0, 30) {
-		out = append(out, setting{name: FlagScaleOut, optional: true})
-	}
-	return out
+	return append(out,
+		setting{name: FlagTokens, since: withEvents},
+		// The preStop hook has waited before, where there is one.
+		setting{name: FlagShutdown, value: strconv.Itoa(int(EngineGrace.Seconds())), since: vllmRelease{0, 18}},
+		// It opens the render routes, which return the exact tokens of every request. Without it /tokenize and the picker's own
+		// tokenizer are used.
+		setting{name: FlagScaleOut, since: vllmRelease{0, 30}, optional: true},
+	)
 }
 
 // events is the engine's configuration of its publisher.
@@ -172,36 +181,6 @@ func closed(c *corev1.Container) string {
 // isScript reports whether a word is a shell's option that makes the next a script.
 func isScript(word string) bool {
 	return strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") && strings.HasSuffix(word, "c")
-}
-
-var release = regexp.MustCompile(`^v?(\d{1,4})\.(\d{1,4})(\.|-|$)`)
-
-// older reports whether the tag of an image is a release before major.minor. A tag without a release is new.
-func older(image string, major, minor int) bool {
-	a, b, ok := releaseOf(image)
-	return ok && (a < major || a == major && b < minor)
-}
-
-// known reports whether the tag of an image contains a release.
-func known(image string) bool {
-	_, _, ok := releaseOf(image)
-	return ok
-}
-
-// releaseOf returns the release in the tag of an image.
-func releaseOf(image string) (major, minor int, ok bool) {
-	image, _, _ = strings.Cut(image, "@")
-	at := strings.LastIndexByte(image, ':')
-	if at < 0 || strings.Contains(image[at:], "/") {
-		return 0, 0, false
-	}
-	m := release.FindStringSubmatch(image[at+1:])
-	if m == nil {
-		return 0, 0, false
-	}
-	major, errA := strconv.Atoi(m[1])
-	minor, errB := strconv.Atoi(m[2])
-	return major, minor, errA == nil && errB == nil
 }
 
 // reporterResources are the pool's, or the defaults.

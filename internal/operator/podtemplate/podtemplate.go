@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,7 @@ const (
 	PreStop  = "preStop"
 	GraceFor = "terminationGracePeriodSeconds"
 	Gate     = "readinessGate"
+	Shm      = "shm"
 )
 
 // Options are what shapes a pod beyond its revision.
@@ -117,6 +119,7 @@ func Pod(shape *Shape, o *Options) (*corev1.Pod, []Skipped, error) {
 	w.flags()
 	w.keepAlive()
 	w.probes()
+	w.sharedMemory()
 	w.preStop()
 	w.grace()
 	w.gate()
@@ -137,6 +140,35 @@ type work struct {
 
 func (w *work) skip(container, what, why string) {
 	w.skipped = append(w.skipped, Skipped{container, what, why})
+}
+
+// refused reports whether the author of the template does not want something in the engine's container.
+func (w *work) refused(what string) bool {
+	return slices.Contains(strings.FieldsFunc(w.pod.Annotations[v1alpha1.AnnotationLeaveOut], func(c rune) bool {
+		return c == ',' || unicode.IsSpace(c)
+	}), what)
+}
+
+// Injected returns what was added to a pod, by the names of flags and variables and by those above.
+func Injected(pod *corev1.Pod) []string {
+	_, list, _ := strings.Cut(pod.Annotations[v1alpha1.AnnotationInjected], " ")
+	return strings.Fields(list)
+}
+
+// sharedMemory gives the processes of an engine the memory that they share: vLLM's workers need more than the 64 MiB of
+// container runtimes as soon as there are two of them. What they use counts as the pod's memory, which limits it.
+func (w *work) sharedMemory() {
+	const dir, volume = "/dev/shm", "kvasir-shm"
+	if w.wiring.Type != string(v1alpha1.EngineVLLM) || w.wiring.Flags != string(v1alpha1.FlagsInject) || w.pod.Spec.HostIPC ||
+		mountOf(w.engine, dir) != nil || w.refused(Shm) ||
+		slices.ContainsFunc(w.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume }) {
+		return
+	}
+	w.pod.Spec.Volumes = append(w.pod.Spec.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
+	}})
+	w.engine.VolumeMounts = append(w.engine.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: dir})
+	w.done = append(w.done, Shm)
 }
 
 // island puts the pod on its island.
@@ -172,7 +204,7 @@ func (w *work) island() {
 // preStop makes the end of the engine wait until it is idle.
 func (w *work) preStop() {
 	switch {
-	case w.engine.Lifecycle != nil && w.engine.Lifecycle.PreStop != nil:
+	case w.engine.Lifecycle != nil && w.engine.Lifecycle.PreStop != nil, w.refused(PreStop):
 		return
 	case !w.wiring.reports():
 		w.skip(w.engine.Name, PreStop, "there is no reporter to wait: events.source is "+w.wiring.Source)

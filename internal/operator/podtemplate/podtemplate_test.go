@@ -195,29 +195,6 @@ func TestFlagsThatAreSetAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTheRenderRoutesAreOpenedWhereTheReleaseIsKnown(t *testing.T) {
-	for image, want := range map[string]bool{
-		"vllm/vllm-openai:v0.29.0": false, "vllm/vllm-openai:v0.30.0": true, "vllm/vllm-openai:v0.32.1-cu130": true, "vllm/vllm-openai:v1.0.0": true,
-		"vllm/vllm-openai:latest": false, "vllm/vllm-openai": false, "registry:5000/vllm": false, "vllm/vllm-openai@sha256:0123": false,
-		"vllm/vllm-openai:v0.30.0@sha256:0123": true,
-	} {
-		shape := &Shape{Template: template(t, smallest), Wiring: defaulted()}
-		engine := &shape.Template.Spec.Containers[0]
-		engine.Image, engine.Args = image, []string{"--model", "m"}
-		pod, skipped, err := Pod(shape, options())
-		if err != nil || len(skipped) > 0 {
-			t.Fatalf("%v, skipped %v", err, skipped)
-		}
-		if got := slices.Contains(pod.Spec.Containers[0].Args, FlagScaleOut); got != want {
-			t.Errorf("%s: the flag is added: %v", image, got)
-		}
-		engine.Command, engine.Args = []string{"sh", "-c"}, []string{"vllm serve m"}
-		if _, skipped, _ := Pod(shape, options()); slices.ContainsFunc(skipped, func(s Skipped) bool { return s.What == FlagScaleOut }) {
-			t.Errorf("%s: the flag is missed where it cannot be added, though nothing needs it", image)
-		}
-	}
-}
-
 func TestWhatIsClosedIsNamed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		command, args []string
@@ -259,18 +236,6 @@ func TestPodsOfAnIslandConsumeTheirRequests(t *testing.T) {
 		class := pod.Annotations[resources.AnnotationProvisioningClass]
 		if got := pod.Annotations[resources.AnnotationConsumes]; got != tc.want || (class != "") != (tc.want != "") {
 			t.Errorf("%s: consumes %q of class %q", name, got, class)
-		}
-	}
-}
-
-func TestOlder(t *testing.T) {
-	for image, want := range map[string]bool{
-		"vllm/vllm-openai:v0.17.1": true, "vllm/vllm-openai:v0.18.0": false, "vllm:0.9": true, "vllm:v1.0.0": false,
-		"vllm": false, "vllm:latest": false, "host:5000/vllm": false, "host:5000/vllm:v0.2": true,
-		"vllm:v0.17.1@sha256:00": true, "vllm@sha256:0.1": false, "vllm:0.17-cu130": true,
-	} {
-		if got := older(image, 0, 18); got != want {
-			t.Errorf("%s: %v", image, got)
 		}
 	}
 }
@@ -431,6 +396,11 @@ func kept(t *testing.T, template *corev1.PodTemplateSpec, pod *corev1.Pod, engin
 				t.Errorf("env %v, was %v", is.Env, was.Env)
 			}
 			is.Env = was.Env
+			if len(is.VolumeMounts) < len(was.VolumeMounts) ||
+				!equality.Semantic.DeepEqual(is.VolumeMounts[:len(was.VolumeMounts)], was.VolumeMounts) {
+				t.Errorf("mounts %v, were %v", is.VolumeMounts, was.VolumeMounts)
+			}
+			is.VolumeMounts = was.VolumeMounts
 			if was.Lifecycle == nil || was.Lifecycle.PreStop == nil {
 				if was.Lifecycle == nil {
 					is.Lifecycle = nil

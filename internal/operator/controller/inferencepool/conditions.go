@@ -321,6 +321,11 @@ func (r *verdict) podsHealthy() metav1.Condition {
 		return status.PodsHealthy.False("PodsEnded", "%d pods ended and are not replaced before %s; the last, %s: %s %s",
 			r.decision.Backoff, r.decision.Retry.UTC().Format(time.TimeOnly), ended[0].Name, ended[0].Trouble.Reason, ended[0].Trouble.Message)
 	}
+	return r.injectionComplete()
+}
+
+// injectionComplete reports what could not be added to the pods.
+func (r *verdict) injectionComplete() metav1.Condition {
 	for _, kind := range []struct {
 		reason string
 		of     func(what string) bool
@@ -331,13 +336,23 @@ func (r *verdict) podsHealthy() metav1.Condition {
 	} {
 		var said []string
 		for _, s := range r.problems.skipped {
-			if kind.of(s.What) {
+			if kind.of(s.What) && s.Why != podtemplate.ReleaseUnknown {
 				said = append(said, fmt.Sprintf("%s of container %s: %s", s.What, s.Container, s.Why))
 			}
 		}
 		if len(said) > 0 {
 			return status.PodsHealthy.False(kind.reason, "%s. Set it in the template", strings.Join(said, "; "))
 		}
+	}
+	var unknown []string
+	for _, s := range r.problems.skipped {
+		if s.Why == podtemplate.ReleaseUnknown {
+			unknown = append(unknown, s.What)
+		}
+	}
+	if len(unknown) > 0 {
+		return status.PodsHealthy.True(status.ReasonReleaseUnknown, "%s, which not every release of vLLM has: left out, because the engine's image does not show its release. "+
+			"State it in the template's annotation %s, or set or refuse the flags", strings.Join(unknown, ", "), v1alpha1.AnnotationEngineRelease)
 	}
 	return status.PodsHealthy.True("Healthy", "")
 }

@@ -108,6 +108,9 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		{(*verdict).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
 		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
 		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
+		{(*verdict).podsHealthy, func(r *verdict) {
+			r.problems.skipped = []podtemplate.Skipped{{What: "--shutdown-timeout", Why: podtemplate.ReleaseUnknown}}
+		}, "True ReleaseUnknown"},
 		{(*verdict).eventsSynced, func(r *verdict) { r.pool.Spec.Engine.Events.Source = v1alpha1.EventsNone }, "True NotUsed"},
 		{(*verdict).eventsSynced, func(r *verdict) { r.view = operatorfeed.View{} }, "Unknown NoPicker"},
 		{(*verdict).autoscalingActive, decided(v1alpha1.AutoscalingActive, scaling.AtMaximum), "True AtMaximum"},

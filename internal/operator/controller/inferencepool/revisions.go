@@ -27,6 +27,7 @@ type revisions struct {
 	// update is the newest revision; current the one that served before, empty when it cannot be made again.
 	update, current string
 	kept            map[string]*appsv1.ControllerRevision // by revision
+	injected        []string                              // into the next pods
 }
 
 // revising is the part that keeps revisions.
@@ -45,7 +46,7 @@ func (r *revising) findRevisions(ctx context.Context) error {
 	}
 	r.revisions = revisions{shape: &shape, update: update, kept: map[string]*appsv1.ControllerRevision{}}
 	options := r.injection()
-	_, skipped, err := podtemplate.Pod(&shape, &options)
+	pod, skipped, err := podtemplate.Pod(&shape, &options)
 	if errors.Is(err, podtemplate.ErrTemplate) {
 		r.problems.template = err.Error()
 		return nil
@@ -53,7 +54,7 @@ func (r *revising) findRevisions(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("pool %s: %w", r.key, err)
 	}
-	r.problems.skipped = skipped
+	r.problems.skipped, r.revisions.injected = skipped, podtemplate.Injected(pod)
 
 	var list appsv1.ControllerRevisionList
 	err = r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), client.MatchingLabels{labelInstance: r.key.Name})

@@ -112,6 +112,7 @@ func (r *verdict) countPods(s *v1alpha1.InferencePoolStatus) {
 			s.CurrentRevision = r.key.Name + "-" + r.decision.Current
 		}
 	}
+	s.Injected = r.revisions.injected
 	s.Islands = r.islandStatus()
 	s.Pods = r.summaries()
 }
