@@ -10,6 +10,9 @@ const (
 	LabelSlot = "kvasir.dev/slot"
 	// LabelIsland names the island of a pod or of an EndpointSlice, unless a pool names another label.
 	LabelIsland = "kvasir.dev/island"
+	// LabelRole is what the engine of a pod or of an EndpointSlice does of a request: both, prefill or decode. Without it,
+	// labels of other projects say so, and without these it does both.
+	LabelRole = "kvasir.dev/role"
 	// LabelDrain is the drain mark: a pod that carries it gets no more requests. Its value is the reason.
 	LabelDrain = "kvasir.dev/drain"
 	// LabelInject asks for the reporter sidecar in an adopted pod.

@@ -60,6 +60,9 @@ type options struct {
 	digests                       bool
 	shutdown                      float64
 	linear, attention, kvRead     micros
+	transferConfig                string
+	transferBase                  time.Duration
+	transferToken                 micros
 	logLevel, logFormat           string
 }
 
@@ -74,7 +77,7 @@ var described = flags.Program{
 		{Title: "The cache", Prefixes: []string{"num-gpu-blocks", "block-size", "no-enable-prefix-caching", "max-model-len", "seed"}},
 		{Title: "KV events", Prefixes: []string{"kv-", "buffer-steps", "data-parallel-"}},
 		{Title: "Answers", Prefixes: []string{"default-output", "stream-interval", "enable-", "no-"}},
-		{Title: "Time", Prefixes: []string{"profile", "time-", "speed-up", "max-num-"}},
+		{Title: "Time", Prefixes: []string{"profile", "time-", "transfer-", "speed-up", "max-num-"}},
 		{Title: "Start, end and logs", Prefixes: []string{"startup-delay", "shutdown-timeout", "log-", "version"}},
 	},
 }
@@ -113,6 +116,12 @@ func (o *options) configure(set *flag.FlagSet, cfg *vllmsim.Config) (err error) 
 	cfg.ShutdownTimeout = time.Duration(o.shutdown * float64(time.Second))
 	if cfg.Release, err = vllmsim.ParseRelease(o.release); err != nil {
 		return err
+	}
+	if o.transferConfig != "" {
+		if cfg.Transfer, err = vllmsim.ParseTransfer(o.transferConfig); err != nil {
+			return err
+		}
+		cfg.Transfer.Base, cfg.Transfer.Token = o.transferBase, time.Duration(float64(o.transferToken)*float64(time.Second))
 	}
 	if o.modelDir != "" {
 		if err := cfg.LoadModel(o.modelDir); err != nil {
@@ -169,6 +178,12 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 	set.IntVar(&cfg.DataParallelSize, "data-parallel-size", 0, "number of ranks; requests that name another rank are "+
 		"refused; 0 is this rank and one")
 	set.IntVar(&cfg.DataParallelRank, "data-parallel-rank", 0, "rank in events and metrics, added to the ports of KV events")
+
+	set.StringVar(&o.transferConfig, "kv-transfer-config", "", "connector for blocks of other engines as JSON, in vLLM's format: "+
+		"kv_connector NixlConnector, kv_load_failure_policy, and kv_lease_duration in kv_connector_extra_config")
+	set.DurationVar(&o.transferBase, "transfer-base", vllmsim.DefaultTransferBase, "time of a transfer of blocks from another engine")
+	o.transferToken = micros(vllmsim.DefaultTransferToken.Seconds())
+	set.Var(&o.transferToken, "transfer-token", "microseconds that each token adds to a transfer")
 
 	set.Float64Var(&o.shutdown, "shutdown-timeout", 0, "seconds that running requests can continue after SIGTERM; 0 aborts them")
 	set.DurationVar(&cfg.StartupDelay, "startup-delay", 0, "time before the server listens")

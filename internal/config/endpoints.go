@@ -28,6 +28,11 @@ func Endpoints(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice) ([]en
 	if p := pool.Spec.Placement; p != nil && p.IslandLabel != "" {
 		island = p.IslandLabel
 	}
+	role, err := roleOf(s.Labels)
+	if err != nil {
+		errs = append(errs, field.NotSupported(field.NewPath("metadata", "labels").Key(v1alpha1.LabelRole), s.Labels[v1alpha1.LabelRole],
+			ownRoles))
+	}
 	socket := s.Annotations[v1alpha1.AnnotationHTTPSocket]
 	if socket != "" && ranks > 1 && pool.Spec.Engine.DataParallel.Addressing == v1alpha1.AddressByPort {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationHTTPSocket), socket,
@@ -49,6 +54,7 @@ func Endpoints(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice) ([]en
 				Socket:     socket,
 				RankHeader: -1,
 				Island:     s.Labels[island],
+				Role:       role,
 				Ready:      ready, Serving: serving, Terminating: terminating,
 			}
 			if p.events > 0 {

@@ -74,6 +74,7 @@ func TestEndpointsOfSlices(t *testing.T) {
 		"a socket":              {meta: "annotations: {kvasir.dev/http-socket: /run/vllm/0.sock}", ports: three, endpoints: pod, want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Socket = "/run/vllm/0.sock" })}},
 		"an island":             {meta: "labels: {kvasir.dev/pool: m, kvasir.dev/island: eu}", ports: three, endpoints: pod, want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Island = "eu" })}},
 		"an island of a region": {pool: "placement: {islandLabel: region}", meta: "labels: {kvasir.dev/pool: m, region: eu}", ports: three, endpoints: pod, want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Island = "eu" })}},
+		"a role":                {meta: "labels: {kvasir.dev/pool: m, kvasir.dev/role: prefill}", ports: three, endpoints: pod, want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Role = endpoint.Prefill })}},
 		"nobody":                {ports: three, endpoints: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,6 +110,7 @@ func TestSlicesThatAreRefused(t *testing.T) {
 		pool, meta, family, ports, endpoints string
 		problem                              []string
 	}{
+		"a role that does not exist": {meta: "labels: {kvasir.dev/pool: m, kvasir.dev/role: prefiller}", ports: "[]", endpoints: pod, problem: []string{"metadata.labels[kvasir.dev/role]", "prefiller"}},
 		"names":                      {family: "FQDN", ports: "[]", problem: []string{"addressType", `"FQDN"`}},
 		"an unknown field":           {ports: "[]", endpoints: "{addresses: [10.0.0.7], targetRef: {name: m-0}, island: x}", problem: []string{"endpoints[0].island", "unknown field"}},
 		"a wrong type":               {ports: "[{name: http, port: x}]", problem: []string{"port"}},

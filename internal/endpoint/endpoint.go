@@ -58,6 +58,8 @@ type Endpoint struct {
 	RankHeader int
 	// Island of the endpoint; empty when the pool has none.
 	Island string
+	// Role is what the endpoint does of a request.
+	Role Role
 	// Wire is how the engine's HTTP server is spoken to.
 	Wire Wire
 	// Ready, Serving and Terminating mean what they mean in a Kubernetes EndpointSlice.

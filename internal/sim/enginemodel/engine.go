@@ -193,6 +193,15 @@ func (e *Engine) end(r *Request, now time.Duration) {
 	r.state, r.Finished = stateDone, now
 }
 
+// Free gives back the blocks of a request that has ended and holds them (Spec.Hold). Further calls do nothing. Call it
+// between steps.
+func (e *Engine) Free(r *Request) {
+	if r.state == stateDone {
+		e.pool.Release(r.blocks)
+		r.blocks = nil
+	}
+}
+
 func (e *Engine) evicted(h Hash) {
 	e.removed = append(e.removed, h)
 	n := len(e.removed)

@@ -21,6 +21,10 @@ type Spec struct {
 	Salt string
 	// NoLookup computes all of the prompt, as requests for log probabilities of its tokens need.
 	NoLookup bool
+	// Hold keeps the request's blocks when it ends by length, until Engine.Free: another engine is to read them.
+	Hold bool
+	// Loaded: another engine has computed the prompt, and its KV arrives with the request. Only the last token is computed.
+	Loaded bool
 	// Slot is the driver's own number for the request.
 	Slot int
 	// Known is the result of Know for the prompt; nil makes NewRequest compute it.
@@ -60,9 +64,10 @@ type Request struct {
 	hashes []Hash   // of the full blocks of tokens, as far as computed
 	root   Hash
 	sample uint64
-	// noLookup as in Spec.
-	noLookup bool
+	// noLookup, hold and loaded as in Spec.
+	noLookup, hold, loaded bool
 
+	found     int // prompt tokens that the last admission found in the cache
 	state     state
 	blocks    []Block
 	lacked    int // the first of its blocks that was not cached when it could not be admitted
@@ -91,6 +96,10 @@ func (r *Request) any() bool        { return true }
 // Output is what has been generated so far. The slice is only ever appended to, so that it stays valid.
 func (r *Request) Output() []uint32 { return r.tokens[r.prompt:len(r.tokens):len(r.tokens)] }
 
+// Blocks are the physical blocks that the request has. They change with each step, until a request that holds its blocks
+// has ended.
+func (r *Request) Blocks() []Block { return r.blocks }
+
 // Done reports whether the request has ended, by length or by abort.
 func (r *Request) Done() bool { return r.state == stateDone }
 
@@ -109,7 +118,7 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 	r := &Request{
 		Slot: spec.Slot, Adapter: spec.Adapter, AdapterID: spec.AdapterID, Salt: spec.Salt,
 		MaxTokens: min(spec.MaxTokens, e.cfg.MaxModelLen-n),
-		tokens:    spec.Prompt, prompt: n, noLookup: spec.NoLookup,
+		tokens:    spec.Prompt, prompt: n, noLookup: spec.NoLookup, hold: spec.Hold, loaded: spec.Loaded,
 	}
 	r.root = e.chain.Root(spec.root(), spec.Salt)
 	r.hashes = make([]Hash, 0, r.likelyBlocks(e.cfg.BlockSize))

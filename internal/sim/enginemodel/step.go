@@ -167,9 +167,12 @@ func (e *Engine) scheduleWaiting(now time.Duration, budget int) int {
 		budget -= n
 		if r.Preemptions == 0 {
 			r.Started, r.CachedTokens = now, r.computed
+			if r.loaded {
+				r.CachedTokens = r.prompt // engines count what arrives from elsewhere as cached
+			}
 			if e.looksUp(r) {
 				e.stats.PrefixQueries += uint64(r.prompt)
-				e.stats.PrefixHits += uint64(r.computed)
+				e.stats.PrefixHits += uint64(r.found)
 			}
 		}
 	}
@@ -199,6 +202,9 @@ func (e *Engine) admit(r *Request, budget int) (int, bool) {
 	}
 	e.hits = hits
 	computed := len(hits) * size
+	if r.found = computed; r.loaded && r.Preemptions == 0 {
+		computed = r.prompt - 1
+	}
 	n := min(len(r.tokens)-computed, budget)
 	if need := ceilDiv(computed+n, size) - len(hits); need > e.pool.Free()-unreferenced {
 		r.lacked = len(hits)
@@ -305,7 +311,11 @@ func (e *Engine) finishStep(now time.Duration) {
 		}
 		if len(r.tokens)-r.prompt >= r.MaxTokens {
 			out.Last = true
-			e.end(r, now)
+			if r.hold {
+				r.state, r.Finished = stateDone, now
+			} else {
+				e.end(r, now)
+			}
 			e.stats.Finished++
 		} else {
 			kept = append(kept, r)

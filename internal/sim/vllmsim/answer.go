@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -36,13 +38,17 @@ type answer struct {
 	req      *common
 	prompts  [][]uint32
 	streams  []*stream
+
+	mu   sync.Mutex
+	over bool // guarded by mu: the client has gone, or the answer has ended
 }
 
 func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat bool) (*answer, error) {
 	if err := e.checkRank(r); err != nil {
 		return nil, err
 	}
-	streams, err := e.submit(c, prompts)
+	transfer := e.transferParams(c, prompts)
+	streams, err := e.submitFor(c, prompts, transfer)
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +60,13 @@ func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat 
 		a.id = e.requestID("chatcmpl-", r, c)
 	}
 	setDefault(&a.model, e.cfg.ServedModelNames[0])
+	if transfer != nil && transfer.RemotePrefill {
+		spec, err := e.spec(c, slices.Clip(prompts[0]))
+		if err != nil {
+			return nil, err
+		}
+		go a.receive(r.Context(), transfer, spec)
+	}
 	return a, nil
 }
 
@@ -61,7 +74,9 @@ func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat 
 func (a *answer) serve(w http.ResponseWriter, r *http.Request) {
 	ended := false
 	defer func() {
-		if !ended {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.over = true; !ended {
 			for _, s := range a.streams {
 				a.e.loop.abort(s)
 			}
@@ -135,6 +150,10 @@ func (a *answer) text(i, at int, tokens []uint32) string {
 
 // plain writes the entire answer.
 func (a *answer) plain(w http.ResponseWriter, views []view) {
+	if views[0].finish == finishError {
+		a.e.writeError(w, errLoad)
+		return
+	}
 	if a.generate {
 		a.writeGenerated(w, views)
 		return
@@ -162,7 +181,7 @@ func (a *answer) plain(w http.ResponseWriter, views []view) {
 	}
 	out := map[string]any{
 		"id": a.id, "object": a.object(false), "created": a.created, "model": a.model, "choices": choices, "usage": a.usage(views),
-		"service_tier": nil, "system_fingerprint": nil, "kv_transfer_params": nil,
+		"service_tier": nil, "system_fingerprint": nil, "kv_transfer_params": a.handed(views),
 	}
 	if a.chat && a.req.ReturnTokenIDs {
 		out["prompt_token_ids"] = a.prompts[0]
@@ -197,10 +216,16 @@ func (a *answer) stream(w http.ResponseWriter, r *http.Request) bool {
 	for {
 		views, done := a.views()
 		buf = buf[:0]
+		failed := views[0].finish == finishError
 		for i, v := range views {
-			buf = a.appendNews(buf, i, v, &sent[i])
+			if !failed {
+				buf = a.appendNews(buf, i, v, &sent[i])
+			}
 		}
-		if done {
+		switch {
+		case failed:
+			buf = a.appendError(buf)
+		case done:
 			buf = a.appendEnd(buf, views)
 		}
 		if len(buf) > 0 {
@@ -290,6 +315,15 @@ func (a *answer) appendHead(b []byte, i int) []byte {
 	b = append(b, `,"choices":[{"index":`...)
 	b = strconv.AppendInt(b, int64(i), 10)
 	return append(b, ',')
+}
+
+// appendError appends the error of a prompt whose blocks could not be loaded, and the end of the stream.
+func (a *answer) appendError(b []byte) []byte {
+	text, err := json.Marshal(errLoad.body())
+	if err != nil {
+		a.e.cfg.Log.Error(err, "Encoding an error failed")
+	}
+	return append(append(append(b, "data: "...), text...), "\n\ndata: [DONE]\n\n"...)
 }
 
 // appendEnd appends the usage, if asked for, and the end of the stream.

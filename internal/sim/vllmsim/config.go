@@ -83,6 +83,8 @@ type Config struct {
 	MaxQueuedRequests int
 
 	Events EventsConfig
+	// Transfer is the connector for blocks of other engines.
+	Transfer Transfer
 	// DataParallelRank is reported in events and metrics and added to the ports of Events.
 	DataParallelRank int
 	// DataParallelSize is the number of ranks; 0 is DataParallelRank and one. Requests that name another rank by the header
@@ -220,6 +222,8 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.SpeedUp < 0:
 		return c, fmt.Errorf("speed-up is %v, must be positive", c.SpeedUp)
+	case c.Transfer.Lease < 0 || c.Transfer.Base < 0 || c.Transfer.Token < 0:
+		return c, errors.New("the lease and the times of a transfer must not be negative")
 	case c.StreamInterval < 1:
 		return c, fmt.Errorf("stream interval is %d, must be at least 1", c.StreamInterval)
 	case c.Events.BufferSteps < 0 || c.Events.HWM < 0:

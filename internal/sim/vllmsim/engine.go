@@ -34,7 +34,9 @@ type Engine struct {
 	draining atomic.Bool
 	closing  sync.Once
 	adapters *adapters
-	stopping sync.Mutex // one at a time stops or resumes the loop for a client
+	// transfers are blocks that other engines read.
+	transfers *transfers
+	stopping  sync.Mutex // one at a time stops or resumes the loop for a client
 }
 
 // Start returns an engine that serves, after Config.StartupDelay.
@@ -73,6 +75,8 @@ func StartContext(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e.addr = ln.Addr().String()
 	e.loop = newLoop(model, cfg, e.pub, e.metrics)
+	e.transfers = newTransfers(&cfg, func(r *enginemodel.Request) { e.loop.do(func() { e.loop.model.Free(r) }) })
+	e.loop.keep, e.metrics.transfers = e.transfers.hold, e.transfers
 	e.metrics.step(model.Stats())
 	e.server = &http.Server{Handler: e.handler(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: keepAlive, MaxHeaderBytes: 64 << 10}
 	e.served.Go(e.loop.run)
@@ -193,6 +197,7 @@ func (e *Engine) Kill() {
 			e.pub.kick()
 		}
 		e.loop.stop()
+		e.transfers.close()
 		if e.pub != nil {
 			e.pub.close()
 		}
@@ -203,6 +208,7 @@ func (e *Engine) Kill() {
 func (e *Engine) stop() {
 	e.closing.Do(func() {
 		e.loop.stop()
+		e.transfers.close()
 		if e.pub != nil {
 			e.pub.close()
 		}

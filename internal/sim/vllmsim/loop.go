@@ -1,6 +1,7 @@
 package vllmsim
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,8 @@ type loop struct {
 	pub      *publisher
 	metrics  *metrics
 	start    time.Time
+	// keep takes over the blocks of a request that has ended.
+	keep func(id string, r *enginemodel.Request)
 
 	streams []*stream // by slot
 	free    []int     // unused slots
@@ -229,6 +232,10 @@ func (l *loop) output(o *enginemodel.Output) {
 	case o.Last:
 		l.release(s)
 		l.metrics.finished(o.Request, s.reason)
+		if s.holds != "" {
+			s.blocks = slices.Clone(o.Request.Blocks())
+			l.keep(s.holds, o.Request)
+		}
 		s.show(tokens, o.Request.CachedTokens, s.reason)
 	case o.First || len(tokens)-s.notified >= l.interval:
 		s.notified = len(tokens)

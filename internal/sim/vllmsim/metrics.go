@@ -27,6 +27,8 @@ type metrics struct {
 	model  string
 	rank   int
 	config Config
+	// transfers are the counters of the connector.
+	transfers *transfers
 
 	mu         sync.Mutex
 	stats      enginemodel.Stats // guarded by mu
@@ -173,6 +175,7 @@ func (m *metrics) text() string {
 	w.counter("vllmsim:steps", "Steps that were timed.", m.timed)
 	w.family("vllmsim:step_lateness_seconds_total", "counter", "Wall time that steps ended after their schedule, summed.")
 	w.sample("vllmsim:step_lateness_seconds_total", "", m.lateness.Seconds())
+	m.transfers.write(w)
 	m.cacheConfig(w)
 	return w.b.String()
 }

@@ -306,6 +306,11 @@ func (e *Engine) requestID(prefix string, r *http.Request, c *common) string {
 
 // submit starts as many requests for each prompt as choices are asked for. They share one signal.
 func (e *Engine) submit(c *common, prompts [][]uint32) ([]*stream, error) {
+	return e.submitFor(c, prompts, nil)
+}
+
+// submitFor is submit for a request that hands blocks to another engine, or gets them from one: the latter is not started.
+func (e *Engine) submitFor(c *common, prompts [][]uint32, transfer *transferParams) ([]*stream, error) {
 	if len(prompts) == 0 {
 		return nil, badRequest("prompt", "there is no prompt")
 	}
@@ -317,6 +322,10 @@ func (e *Engine) submit(c *common, prompts [][]uint32) ([]*stream, error) {
 			if err != nil {
 				return nil, err
 			}
+			holds := ""
+			if transfer != nil && transfer.RemoteDecode {
+				spec.Hold, holds = true, "held-"+strconv.FormatUint(e.lastID.Add(1), 36)
+			}
 			req, err := e.loop.model.NewRequest(spec)
 			if err != nil {
 				return nil, err
@@ -325,7 +334,7 @@ func (e *Engine) submit(c *common, prompts [][]uint32) ([]*stream, error) {
 			if c.maxTokensByPlan {
 				reason = finishStop
 			}
-			streams = append(streams, &stream{req: req, reason: reason, ready: ready})
+			streams = append(streams, &stream{req: req, reason: reason, holds: holds, ready: ready})
 		}
 	}
 	if err := e.admit(len(streams)); err != nil {
@@ -334,6 +343,9 @@ func (e *Engine) submit(c *common, prompts [][]uint32) ([]*stream, error) {
 	for _, s := range streams {
 		if e.draining.Load() {
 			s.show(nil, 0, finishAbort)
+			continue
+		}
+		if transfer != nil && transfer.RemotePrefill {
 			continue
 		}
 		e.loop.submit(s)

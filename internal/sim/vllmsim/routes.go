@@ -57,6 +57,9 @@ func (e *Engine) routes() map[string]route {
 	if release.pauses() {
 		routes["/pause"], routes["/resume"], routes["/is_paused"] = onPost(e.servePause), onPost(e.serveResume), onGet(e.serveIsPaused)
 	}
+	if e.cfg.Transfer.Enabled {
+		routes[sideChannel] = route{http.MethodGet: e.serveHeld, http.MethodDelete: e.serveHeld}
+	}
 	if e.cfg.RuntimeLoRA {
 		routes["/v1/load_lora_adapter"] = onPost(e.handle(e.loadAdapter))
 		routes["/v1/unload_lora_adapter"] = onPost(e.handle(e.unloadAdapter))

@@ -11,6 +11,7 @@ const (
 	finishLength = "length"
 	finishStop   = "stop"
 	finishAbort  = "abort"
+	finishError  = "error"
 )
 
 // stream carries a request's tokens from the engine's loop to the handler that serves it.
@@ -18,6 +19,9 @@ type stream struct {
 	req *enginemodel.Request // the loop's
 	// reason is what the request ends with when it is not aborted.
 	reason string
+	// holds is the name under which the blocks of the request are kept after its end, and blocks are these; empty for none.
+	holds  string
+	blocks []enginemodel.Block // written before the end is shown
 	// ready gets a token when there is something new; several streams of a handler can share it.
 	ready chan struct{}
 

@@ -1,0 +1,37 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+func TestRolesComeFromLabels(t *testing.T) {
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		want   endpoint.Role
+		fails  bool
+	}{
+		"no label":                      {nil, endpoint.Both, false},
+		"our own":                       {map[string]string{"kvasir.dev/role": "prefill"}, endpoint.Prefill, false},
+		"our own wins":                  {map[string]string{"kvasir.dev/role": "both", "llm-d.ai/role": "decode"}, endpoint.Both, false},
+		"our own, misspelled":           {map[string]string{"kvasir.dev/role": "Prefill"}, endpoint.Both, true},
+		"llm-d, decode":                 {map[string]string{"llm-d.ai/role": "decode"}, endpoint.Decode, false},
+		"llm-d, both":                   {map[string]string{"llm-d.ai/role": "prefill-decode"}, endpoint.Both, false},
+		"llm-d, encode and prefill":     {map[string]string{"llm-d.ai/role": "encode-prefill"}, endpoint.Prefill, false},
+		"llm-d, encode only":            {map[string]string{"llm-d.ai/role": "encode"}, endpoint.Neither, false},
+		"a DisaggregatedSet":            {map[string]string{"disaggregatedset.x-k8s.io/role": "prefill"}, endpoint.Prefill, false},
+		"a role of a name of its own":   {map[string]string{"disaggregatedset.x-k8s.io/role": "workers"}, endpoint.Both, false},
+		"a RoleBasedGroup":              {map[string]string{"rbg.workloads.x-k8s.io/role-name": "decode"}, endpoint.Decode, false},
+		"an older RoleBasedGroup":       {map[string]string{"rolebasedgroup.workloads.x-k8s.io/role": "decode"}, endpoint.Decode, false},
+		"AIBrix":                        {map[string]string{"roleset-name": "a", "role-name": "prefill"}, endpoint.Prefill, false},
+		"a label that is like AIBrix's": {map[string]string{"role-name": "prefill"}, endpoint.Both, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			role, err := roleOf(tc.labels)
+			if role != tc.want || (err != nil) != tc.fails {
+				t.Errorf("role %v, error %v; want %v, an error: %v", role, err, tc.want, tc.fails)
+			}
+		})
+	}
+}

@@ -1,0 +1,320 @@
+package vllmsim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
+)
+
+// Defaults of Transfer.
+const (
+	DefaultLease = 30 * time.Second
+	// The time of a transfer between two H200 is about 27 ms and 10.7 µs for each token.
+	DefaultTransferBase  = 27 * time.Millisecond
+	DefaultTransferToken = 10700 * time.Nanosecond
+)
+
+// Transfer is the engine's KV connector: NixlConnector in its default mode, in which the engine that decodes reads the blocks
+// from the one that has prefilled.
+//
+//	P  kv_transfer_params {do_remote_decode}   its blocks are held after the answer, which says where they are
+//	D  kv_transfer_params as P has answered    asks P for the blocks, loads them, lets P free them, and decodes
+//
+// The engines' side channel is a route of the simulator's HTTP server here. Durations are divided by Config.SpeedUp.
+type Transfer struct {
+	// Enabled: there is a connector. Without one, requests with kv_transfer_params are served as those without.
+	Enabled bool
+	// Recompute makes the engine compute a prompt whose blocks it cannot load. Otherwise such a request fails.
+	Recompute bool
+	// Lease is how long blocks are held for an engine that has not asked for them; 0 is DefaultLease.
+	Lease time.Duration
+	// Base and Token are the time that a transfer takes, and what each token adds; 0 is the default.
+	Base, Token time.Duration
+}
+
+// ParseTransfer reads the JSON of vLLM's --kv-transfer-config.
+func ParseTransfer(text string) (Transfer, error) {
+	var in struct {
+		Connector string `json:"kv_connector"`
+		Policy    string `json:"kv_load_failure_policy"`
+		Extra     struct {
+			Lease float64 `json:"kv_lease_duration"`
+		} `json:"kv_connector_extra_config"`
+	}
+	if err := json.Unmarshal([]byte(text), &in); err != nil {
+		return Transfer{}, fmt.Errorf("reading the KV transfer configuration: %w", err)
+	}
+	switch {
+	case in.Connector != "NixlConnector" && in.Connector != "NixlPullConnector":
+		return Transfer{}, fmt.Errorf("KV connector %q: only NixlConnector is simulated", in.Connector)
+	case in.Policy != "" && in.Policy != "fail" && in.Policy != "recompute":
+		return Transfer{}, fmt.Errorf("kv_load_failure_policy %q is not one of fail, recompute", in.Policy)
+	case !(in.Extra.Lease >= 0) || in.Extra.Lease > 1e6:
+		return Transfer{}, fmt.Errorf("kv_lease_duration is %v s, must be positive", in.Extra.Lease)
+	}
+	lease := time.Duration(in.Extra.Lease * float64(time.Second))
+	return Transfer{Enabled: true, Recompute: in.Policy == "recompute", Lease: lease}, nil
+}
+
+// transferParams are the parameters of both legs.
+type transferParams struct {
+	RemoteDecode  bool   `json:"do_remote_decode"`
+	RemotePrefill bool   `json:"do_remote_prefill"`
+	Engine        string `json:"remote_engine_id"`
+	Request       string `json:"remote_request_id"`
+	Host          string `json:"remote_host"`
+	Port          int    `json:"remote_port"`
+}
+
+// transfers are the blocks that wait for other engines, and the counters of the connector.
+type transfers struct {
+	config Transfer
+	id     string // of this life of the engine
+	// free gives a request's blocks back.
+	free func(*enginemodel.Request)
+	// client is what the engine reads from others with.
+	client *http.Client
+
+	mu              sync.Mutex
+	closed          bool
+	held            map[string]*holding
+	expired, failed uint64
+	loaded          uint64 // tokens
+}
+
+// holding is a request whose blocks are held.
+type holding struct {
+	request *enginemodel.Request
+	lease   *time.Timer
+}
+
+func newTransfers(c *Config, free func(*enginemodel.Request)) *transfers {
+	t := c.Transfer
+	setDefault(&t.Lease, DefaultLease)
+	setDefault(&t.Base, DefaultTransferBase)
+	setDefault(&t.Token, DefaultTransferToken)
+	for _, d := range []*time.Duration{&t.Lease, &t.Base, &t.Token} {
+		*d = time.Duration(float64(*d) / c.SpeedUp)
+	}
+	return &transfers{
+		config: t, free: free, held: map[string]*holding{}, id: strconv.FormatInt(time.Now().UnixNano(), 36),
+		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+}
+
+// hold keeps the blocks of a request that has ended until another engine has read them or the lease is over.
+func (t *transfers) hold(id string, r *enginemodel.Request) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	h := &holding{request: r}
+	h.lease = time.AfterFunc(t.config.Lease, func() {
+		if t.release(id, h) {
+			t.mu.Lock()
+			t.expired++
+			t.mu.Unlock()
+		}
+	})
+	t.held[id] = h
+}
+
+// release frees what is held by a name, if it is still h; nil is whatever is there.
+func (t *transfers) release(id string, h *holding) bool {
+	t.mu.Lock()
+	now, ok := t.held[id]
+	if ok = ok && (h == nil || now == h); ok {
+		now.lease.Stop()
+		delete(t.held, id)
+	}
+	t.mu.Unlock()
+	if ok {
+		t.free(now.request)
+	}
+	return ok
+}
+
+// extend begins the lease again, as the heartbeats of the reading engine do. It reports false if nothing is held.
+func (t *transfers) extend(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h, ok := t.held[id]
+	return ok && h.lease.Reset(t.config.Lease)
+}
+
+// close ends all leases.
+func (t *transfers) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, h := range t.held {
+		h.lease.Stop()
+	}
+}
+
+// load reads so many tokens of a prompt from the engine that has computed it. That engine frees the blocks at an abort, too.
+func (t *transfers) load(ctx context.Context, p *transferParams, tokens int) error {
+	err := t.read(ctx, p, tokens)
+	if freed := t.ask(context.WithoutCancel(ctx), p, http.MethodDelete); err == nil {
+		err = freed
+	}
+	return err
+}
+
+func (t *transfers) read(ctx context.Context, p *transferParams, tokens int) error {
+	if err := t.ask(ctx, p, http.MethodGet); err != nil {
+		return err
+	}
+	timer := time.NewTimer(t.config.Base + time.Duration(tokens)*t.config.Token)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("loading blocks: %w", ctx.Err())
+	}
+}
+
+// ask asks the other engine's side channel whether it holds the blocks, or to free them.
+func (t *transfers) ask(ctx context.Context, p *transferParams, method string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	to := url.URL{Scheme: "http", Host: net.JoinHostPort(p.Host, strconv.Itoa(p.Port)), Path: sideChannel, RawQuery: url.Values{
+		"engine": {p.Engine}, "request": {p.Request}}.Encode()}
+	r, err := http.NewRequestWithContext(ctx, method, to.String(), http.NoBody)
+	if err != nil {
+		return fmt.Errorf("asking for blocks: %w", err)
+	}
+	answer, err := t.client.Do(r)
+	if err != nil {
+		return fmt.Errorf("asking for blocks: %w", err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("the other engine does not hold the blocks: status %d", answer.StatusCode)
+	}
+	return nil
+}
+
+// errLoad is what the client of a request gets whose blocks could not be loaded.
+var errLoad = &apiError{
+	status: http.StatusInternalServerError, kind: "InternalServerError", message: "The request failed in the engine: its KV cache was not loaded.",
+}
+
+// sideChannel is the path where engines ask for blocks. It stands for the connector's own socket.
+const sideChannel = "/sim/kv"
+
+// serveHeld answers an engine that asks for blocks, and one that has read them.
+func (e *Engine) serveHeld(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	there := q.Get("engine") == e.transfers.id
+	if r.Method == http.MethodDelete {
+		there = there && e.transfers.release(q.Get("request"), nil)
+	} else {
+		there = there && e.transfers.extend(q.Get("request"))
+	}
+	if !there {
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// transferParams are those of a request that concern the connector; nil for none. They are ignored where the engine has no
+// connector, and with several prompts or choices.
+func (e *Engine) transferParams(c *common, prompts [][]uint32) *transferParams {
+	if len(c.KVTransfer) == 0 || string(c.KVTransfer) == "null" {
+		return nil
+	}
+	var p transferParams
+	if err := json.Unmarshal(c.KVTransfer, &p); err != nil || !p.RemoteDecode && !p.RemotePrefill {
+		return nil
+	}
+	if !e.cfg.Transfer.Enabled || len(prompts)*c.choices() != 1 {
+		e.cfg.Log.Info("Request has KV transfer parameters without a connector to use them")
+		return nil
+	}
+	return &p
+}
+
+// receive loads the prompt of an answer's only stream and submits it, or ends it with an error. The engine answers meanwhile.
+func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemodel.Spec) {
+	e, s := a.e, a.streams[0]
+	tokens := len(spec.Prompt) - e.Match(spec.Adapter, spec.Salt, spec.Prompt)*e.cfg.BlockSize
+	err := e.transfers.load(ctx, p, tokens)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		return
+	}
+	t := e.transfers
+	t.mu.Lock()
+	if err != nil {
+		t.failed++
+	} else {
+		t.loaded += uint64(max(0, tokens))
+	}
+	t.mu.Unlock()
+	switch {
+	case err == nil:
+		spec.Loaded = true
+	case !e.cfg.Transfer.Recompute:
+		e.cfg.Log.Info("Loading blocks failed", "error", err.Error())
+		s.show(nil, 0, finishError)
+		return
+	}
+	req, err := e.loop.model.NewRequest(spec)
+	if err != nil { // it was checked before
+		s.show(nil, 0, finishError)
+		return
+	}
+	s.req = req
+	e.loop.submit(s)
+}
+
+// handed are the parameters that the answer to a prefill gives, for the engine that decodes; nil for other answers.
+func (a *answer) handed(views []view) any {
+	s := a.streams[0]
+	if s.holds == "" || views[0].finish == finishAbort {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(a.e.addr)
+	if err != nil {
+		return nil
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return nil
+	}
+	release := a.e.cfg.Release
+	out := map[string]any{
+		"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": a.e.transfers.id, "remote_host": host,
+		"remote_port": n, "tp_size": 1, "remote_block_ids": s.blocks, "remote_request_id": s.holds,
+	}
+	if release.minor(18) {
+		out["remote_block_ids"] = [][]enginemodel.Block{s.blocks}
+	}
+	if release.minor(21) {
+		out["remote_num_tokens"] = len(a.prompts[0])
+	}
+	return out
+}
+
+// write adds the connector's counters.
+func (t *transfers) write(w *metricsText) {
+	if !t.config.Enabled {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.counter("vllm:nixl_num_kv_expired_reqs", "Requests whose blocks were not read within their lease.", t.expired)
+	w.counter("vllm:nixl_num_failed_transfers", "Transfers that failed.", t.failed)
+	w.gauge("vllmsim:held_requests", "Requests whose blocks wait for another engine.", float64(len(t.held)))
+}

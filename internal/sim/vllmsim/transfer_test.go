@@ -1,0 +1,159 @@
+package vllmsim
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// decodes is what a request to prefill for another engine says.
+var decodes = object{
+	"do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": nil, "remote_block_ids": nil,
+	"remote_host": nil, "remote_port": nil,
+}
+
+// pair starts an engine that prefills and one that decodes.
+func pair(t *testing.T, prefill, decode Transfer) (p, d *Engine) {
+	t.Helper()
+	prefill.Enabled, decode.Enabled = true, true
+	return start(t, Config{Transfer: prefill}), start(t, Config{Transfer: decode})
+}
+
+// prefilled has p prefill a prompt, and returns the parameters of its answer.
+func prefilled(t *testing.T, p *Engine, prompt []uint32) json.RawMessage {
+	t.Helper()
+	status, b := post(t, p, "/v1/completions", object{"prompt": prompt, "max_tokens": 1, "kv_transfer_params": decodes})
+	var answer struct {
+		Params json.RawMessage `json:"kv_transfer_params"`
+	}
+	if err := json.Unmarshal(b, &answer); err != nil || status != http.StatusOK {
+		t.Fatalf("status %d, %v: %s", status, err, b)
+	}
+	return answer.Params
+}
+
+// loaded are the completion's tokens and cached tokens by an engine that gets params.
+func loaded(t *testing.T, d *Engine, prompt []uint32, params any) (text string, cached int) {
+	t.Helper()
+	r := complete(t, d, "/v1/completions", object{"prompt": prompt, "max_tokens": 20, "kv_transfer_params": params})
+	if r.Usage.Details == nil {
+		t.Fatalf("no usage: %+v", r)
+	}
+	return r.Choices[0].Text, r.Usage.Details.Cached
+}
+
+func heldBy(t *testing.T, e *Engine) float64 {
+	t.Helper()
+	_, text := get(t, e, "/metrics")
+	return sample(t, text, `vllmsim:held_requests{engine="0",model_name="sim-model"}`)
+}
+
+func counted(t *testing.T, e *Engine, name string) float64 {
+	t.Helper()
+	_, text := get(t, e, "/metrics")
+	return sample(t, text, name+`{engine="0",model_name="sim-model"}`)
+}
+
+func TestAPromptIsHandedOver(t *testing.T) {
+	p, d := pair(t, Transfer{}, Transfer{})
+	prompt := ids(0, 100)
+	want := complete(t, start(t, Config{}), "/v1/completions", object{"prompt": prompt, "max_tokens": 20}).Choices[0].Text
+	params := prefilled(t, p, prompt)
+	for _, field := range []string{`"do_remote_prefill":true`, `"do_remote_decode":false`, `"remote_block_ids":[[`, `"remote_port":`} {
+		if !strings.Contains(string(params), field) {
+			t.Errorf("%s lacks %s", params, field)
+		}
+	}
+	if held, used := heldBy(t, p), p.Stats().UsedBlocks; held != 1 || used != 7 {
+		t.Errorf("%v requests held in %d blocks, want 1 in 7", held, used)
+	}
+	text, cached := loaded(t, d, prompt, params)
+	if text != want || cached != 100 {
+		t.Errorf("answer %q with %d tokens cached, want %q with 100", text, cached, want)
+	}
+	if n := d.Match("", "", prompt); n != 6 {
+		t.Errorf("the prompt's blocks in the cache are %d, want 6", n)
+	}
+	eventually(t, "the blocks are free", func() bool { return heldBy(t, p) == 0 && p.Stats().UsedBlocks == 0 })
+}
+
+func TestBlocksThatNoEngineReadsExpire(t *testing.T) {
+	p, d := pair(t, Transfer{Lease: 50 * time.Millisecond}, Transfer{})
+	params := prefilled(t, p, ids(0, 100))
+	eventually(t, "the lease ends", func() bool { return counted(t, p, "vllm:nixl_num_kv_expired_reqs_total") == 1 })
+	eventually(t, "the blocks are free", func() bool { return p.Stats().UsedBlocks == 0 })
+	status, b := post(t, d, "/v1/completions", object{"prompt": ids(0, 100), "kv_transfer_params": params})
+	if status != http.StatusInternalServerError {
+		t.Errorf("status %d: %s", status, b)
+	}
+	if n := counted(t, d, "vllm:nixl_num_failed_transfers_total"); n != 1 {
+		t.Errorf("%v failed transfers, want 1", n)
+	}
+	resp := open(context.Background(), t, d, "/v1/completions", object{"prompt": ids(0, 100), "stream": true, "kv_transfer_params": params})
+	var text strings.Builder
+	buf := make([]byte, 4096)
+	for {
+		n, err := resp.Body.Read(buf)
+		text.Write(buf[:n])
+		if err != nil {
+			break
+		}
+	}
+	if s := text.String(); !strings.HasPrefix(s, `data: {"error":`) || !strings.HasSuffix(s, "data: [DONE]\n\n") {
+		t.Errorf("a stream whose blocks are gone: %q", s)
+	}
+}
+
+func TestAnEngineThatRecomputesDoesNotFail(t *testing.T) {
+	p, d := pair(t, Transfer{}, Transfer{Recompute: true})
+	params := prefilled(t, p, ids(0, 100))
+	p.Kill()
+	if _, cached := loaded(t, d, ids(0, 100), params); cached != 0 {
+		t.Errorf("%d tokens cached, want 0", cached)
+	}
+}
+
+func TestATransferTakesItsTime(t *testing.T) {
+	p, d := pair(t, Transfer{}, Transfer{Base: time.Hour})
+	params := prefilled(t, p, ids(0, 100))
+	ctx, cancel := context.WithCancel(context.Background())
+	resp := open(ctx, t, d, "/v1/completions", object{"prompt": ids(0, 100), "stream": true, "kv_transfer_params": params})
+	cancel()
+	_ = resp.Body.Close()
+	eventually(t, "an abort frees the blocks", func() bool { return heldBy(t, p) == 0 && p.Stats().UsedBlocks == 0 })
+	if s := d.Stats(); s.Finished+s.Aborted != 0 {
+		t.Errorf("the request was started: %+v", s)
+	}
+}
+
+func TestEnginesWithoutConnectorServeLocally(t *testing.T) {
+	e := start(t, Config{})
+	if params := prefilled(t, e, ids(0, 100)); string(params) != "null" {
+		t.Errorf("parameters %s, want null", params)
+	}
+	if _, cached := loaded(t, e, ids(200, 100), json.RawMessage(`{"do_remote_prefill":true,"remote_host":"127.0.0.1","remote_port":1}`)); cached != 0 {
+		t.Errorf("%d tokens cached, want 0", cached)
+	}
+}
+
+func TestTransferConfig(t *testing.T) {
+	for text, want := range map[string]Transfer{
+		`{"kv_connector":"NixlConnector","kv_role":"kv_both"}`: {Enabled: true},
+		`{"kv_connector":"NixlConnector","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"kv_lease_duration":2.5}}`: {
+			Enabled: true, Recompute: true, Lease: 2500 * time.Millisecond},
+	} {
+		if got, err := ParseTransfer(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{``, `{}`, `{"kv_connector":"MooncakeConnector"}`,
+		`{"kv_connector":"NixlConnector","kv_load_failure_policy":"retry"}`,
+		`{"kv_connector":"NixlConnector","kv_connector_extra_config":{"kv_lease_duration":-1}}`} {
+		if got, err := ParseTransfer(text); err == nil {
+			t.Errorf("%s: %+v, want an error", text, got)
+		}
+	}
+}
