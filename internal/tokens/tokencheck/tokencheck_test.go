@@ -98,7 +98,7 @@ func (e *engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, route opena
 	}
 	if e.silent != nil {
 		if err := e.silent(ep.Pod); err != nil {
-			return nil, err
+			return Tokens{}, err
 		}
 	}
 	if e.refuse != nil {
