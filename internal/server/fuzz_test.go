@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/kvasir-dev/kvasir/internal/certs"
 )
 
 // frames are those of a connection of HTTP/2 with one request.
@@ -31,20 +34,66 @@ func frames(method, path string, body []byte, last bool) []byte {
 	return out.Bytes()
 }
 
-// FuzzPorts plays bytes at each port of a picker that runs: whatever they are, it serves others, nothing panics, and nothing
-// is left of the client.
-func FuzzPorts(f *testing.F) {
-	dir := f.TempDir()
+// fuzzed is a port that bytes are played at: as they are, or as what TLS carries.
+type fuzzed struct {
+	of     *instance
+	at     net.Listener
+	inside bool
+}
+
+// dial connects to the port. closeWrite ends what is sent.
+func (p *fuzzed) dial(t *testing.T) (c net.Conn, closeWrite func() error) {
+	t.Helper()
+	raw, err := net.Dial("tcp", p.at.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = raw.SetDeadline(time.Now().Add(patience))
+	if !p.inside {
+		return raw, raw.(*net.TCPConn).CloseWrite
+	}
+	encrypted := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) //nolint:gosec // it is this process
+	if err := encrypted.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	return encrypted, encrypted.CloseWrite
+}
+
+// ports of two pickers that run: the second has TLS for gateways and reporters.
+func ports(f *testing.F) (all []fuzzed) {
+	dir, keys := f.TempDir(), f.TempDir()
 	e := engine(f, "m")
 	put(f, filepath.Join(dir, "pool.yaml"), poolText("m", "m", ""))
 	put(f, filepath.Join(dir, "slice.yaml"), sliceText(f, "m", "m-0", e))
-	secret := filepath.Join(dir, "secret")
-	put(f, secret, "0123456789abcdef0123456789abcdef")
-	i := runOn(f, dir, "--ext-proc-plaintext", "--report-address", "127.0.0.1:0", "--report-insecure", "--report-secret-file", secret)
-	i.awaitReady()
-	i.eventually("an answer", func() bool { status, _ := i.complete("m"); return status == http.StatusOK })
-	ports := append([]net.Listener{i.listeners.proxy, i.listeners.health, i.listeners.metrics, i.listeners.reports}, i.listeners.gateways...)
+	file := func(name, text string) string {
+		put(f, filepath.Join(keys, name), text)
+		return filepath.Join(keys, name)
+	}
+	var leaf certs.Pair
+	if _, _, err := new(certs.Authority).Renew(&leaf, []string{"localhost"}, time.Now()); err != nil {
+		f.Fatal(err)
+	}
+	args := []string{"--report-address", "127.0.0.1:0", "--report-secret-file", file("secret", "0123456789abcdef0123456789abcdef")}
+	plain := runOn(f, dir, append(args, "--ext-proc-plaintext", "--report-insecure")...)
+	encrypted := runOn(f, dir, append(args, "--report-cert", file("tls.crt", string(leaf.Cert)), "--report-key", file("tls.key", string(leaf.Key)))...)
+	for _, i := range []*instance{plain, encrypted} {
+		i.awaitReady()
+		i.eventually("an answer", func() bool { status, _ := i.complete("m"); return status == http.StatusOK })
+	}
+	l := plain.listeners
+	for _, at := range append([]net.Listener{l.proxy, l.health, l.metrics, l.reports}, l.gateways...) {
+		all = append(all, fuzzed{plain, at, false})
+	}
+	for _, at := range append([]net.Listener{encrypted.listeners.reports}, encrypted.listeners.gateways...) {
+		all = append(all, fuzzed{encrypted, at, false}, fuzzed{encrypted, at, true})
+	}
+	return all
+}
 
+// FuzzPorts plays bytes at each port of a picker that runs, and at those with TLS also inside of it: whatever they are, the picker
+// serves others, nothing panics, and nothing is left of the client.
+func FuzzPorts(f *testing.F) {
+	ports := ports(f)
 	body := `{"model":"m","prompt":"x","max_tokens":2}`
 	head := "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 	for _, seed := range []string{
@@ -64,19 +113,18 @@ func FuzzPorts(f *testing.F) {
 			f.Add(uint8(port), uint16(len(seed)/2), []byte(seed))
 		}
 	}
-	before := i.held()
+	before := map[*instance]left{}
+	for _, p := range ports {
+		before[p.of] = p.of.held()
+	}
 	f.Fuzz(func(t *testing.T, port uint8, cut uint16, input []byte) {
-		i := &instance{t: t, listeners: i.listeners, logs: i.logs, client: i.client}
-		listener := ports[int(port)%len(ports)]
-		c, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = c.SetDeadline(time.Now().Add(patience))
+		p := ports[int(port)%len(ports)]
+		i := &instance{t: t, listeners: p.of.listeners, logs: p.of.logs, client: p.of.client}
+		c, closeWrite := p.dial(t)
 		at := min(int(cut), len(input))
 		_, _ = c.Write(input[:at])
 		_, _ = c.Write(input[at:])
-		_ = c.(*net.TCPConn).CloseWrite()
+		_ = closeWrite()
 		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // of an answer that has no end
 		_, _ = io.Copy(io.Discard, c)
 		_ = c.Close()
@@ -86,7 +134,7 @@ func FuzzPorts(f *testing.F) {
 		if log := i.logs.String(); strings.Contains(log, "panic") {
 			t.Errorf("a panic: %s", log)
 		}
-		var now left
+		now, before := left{}, before[p.of]
 		for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 			if now = i.held(); now.bytes <= before.bytes && now.goroutines <= before.goroutines+20 {
 				return

@@ -93,10 +93,11 @@ var (
 )
 
 func newConnection(s *Server, socket net.Conn) *connection {
+	host := budget.Host(socket.RemoteAddr().String())
 	return &connection{
-		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: budget.Host(socket.RemoteAddr().String()),
+		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: host,
 		streams:    map[uint32]*Stream{},
-		credit:     credit{left: maxCredit},
+		credit:     credit{left: firstCredit, at: time.Now(), savings: s.savings, host: host},
 		sendWindow: firstWindow, peerWindow: firstWindow, peerFrame: maxFrame,
 	}
 }

@@ -1,6 +1,8 @@
 package h2stream
 
 import (
+	"maps"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -9,13 +11,16 @@ import (
 )
 
 // Floods: frames that cost the sender nothing and the server something. Every connection has credit for such frames, which
-// grows with time and with the bytes of messages in both directions; a connection without credit is closed. Streams that a
+// grows with time and with the bytes of messages in both directions; a connection without credit is closed. A new connection has little
+// of its own, and draws more from the savings of its address: so a client that connects again gets no more than one that stays. Gateways
+// send messages, which earn more than they spend, and need no savings. Streams that a
 // client opens and resets at once ("rapid reset", CVE-2023-44487), or makes the server reset ("made you reset",
 // CVE-2025-8671), are counted as Envoy does since 1.27.1.
 
 const (
-	// maxCredit is what a connection begins with and the most it saves up; creditPerSecond and creditPerData are what it
-	// gets each second and for each frame of a message.
+	// firstCredit is what a connection begins with, maxCredit the most that it, and its address, save up; creditPerSecond and creditPerData
+	// are what a connection, and its address, gets each second, and a connection for each frame of a message.
+	firstCredit     = 1000
 	maxCredit       = 10_000
 	creditPerSecond = 100
 	creditPerData   = 20
@@ -38,8 +43,10 @@ var errFlood = http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 
 // credit is what a connection can still send of frames that bring nothing. Only the reading goroutine spends.
 type credit struct {
-	left int
-	at   time.Time // when time was last counted
+	left    int
+	at      time.Time // when time was last counted
+	savings *savings
+	host    string
 }
 
 // spend pays for a frame, and fails when the client has nothing left.
@@ -48,11 +55,11 @@ func (c *credit) spend(n int) error {
 		return nil
 	}
 	now := time.Now()
-	if c.at.IsZero() {
-		c.at = now
-	}
 	if more := int(now.Sub(c.at).Seconds() * creditPerSecond); more > 0 {
 		c.left, c.at = min(maxCredit, c.left+more), now
+	}
+	if c.left < 0 {
+		c.left += c.savings.draw(c.host, firstCredit-c.left, now)
 	}
 	if c.left < 0 {
 		return errFlood
@@ -62,6 +69,51 @@ func (c *credit) spend(n int) error {
 
 // earn is for frames that bring something.
 func (c *credit) earn(n int) { c.left = min(maxCredit, c.left+n) }
+
+// savings are the credits of addresses, from which their connections draw. An address that is not in it has maxCredit. It is safe for
+// concurrent use.
+type savings struct {
+	mu   sync.Mutex
+	of   map[string]saved // guarded by mu
+	most int              // of addresses; the others have no savings while there are so many
+}
+
+type saved struct {
+	left int
+	at   time.Time
+}
+
+// mostSavers bounds the addresses that have spent of their savings.
+const mostSavers = 4096
+
+func newSavings() *savings { return &savings{of: map[string]saved{}, most: mostSavers} }
+
+// draw takes up to n of an address's credit, and returns how much.
+func (s *savings) draw(host string, n int, now time.Time) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one, known := s.of[host]
+	if !known {
+		if len(s.of) >= s.most {
+			maps.DeleteFunc(s.of, func(_ string, other saved) bool { return other.grown(now) == maxCredit })
+		}
+		if len(s.of) >= s.most {
+			return 0
+		}
+		one = saved{maxCredit, now}
+	}
+	have := one.grown(now)
+	n = min(n, have)
+	if n > 0 {
+		s.of[host] = saved{have - n, now}
+	}
+	return n
+}
+
+// grown is what there is with what time has brought.
+func (s saved) grown(now time.Time) int {
+	return min(maxCredit, s.left+int(now.Sub(s.at).Seconds()*creditPerSecond))
+}
 
 // lives counts the streams that have ended, and those of them that were reset prematurely.
 type lives struct{ ended, premature int }

@@ -161,6 +161,12 @@ func (h *house) dial(settings ...http2.Setting) *client {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	return h.speak(socket, settings...)
+}
+
+// speak begins a connection of HTTP/2.
+func (h *house) speak(socket net.Conn, settings ...http2.Setting) *client {
+	h.t.Helper()
 	h.t.Cleanup(func() { _ = socket.Close() })
 	_ = socket.SetDeadline(time.Now().Add(patience))
 	c := &client{t: h.t, socket: socket, Framer: http2.NewFramer(socket, socket)}
