@@ -73,7 +73,9 @@ func install(root, release string) (venv string, err error) {
 		}
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }()
-	if err := fill(uv, partial, cache, release); err != nil {
+	if err := fill(uv, partial, cache, release); errors.Is(err, errUnloadable) {
+		return "", errors.Join(err, os.RemoveAll(partial))
+	} else if err != nil {
 		return "", err
 	}
 	if err := os.Rename(partial, venv); err != nil {
@@ -98,6 +100,9 @@ func fill(uv, dir, cache, release string) error {
 	}
 	metadata, site, err := wheelMetadata(dir, release)
 	if err != nil {
+		return err
+	}
+	if err := loads(dir, versionScript, site); err != nil { // without the 6 GB that follow
 		return err
 	}
 	torch := regexp.MustCompile(`(?m)^Requires-Dist: torch==([0-9.]+)`).FindStringSubmatch(metadata)
@@ -213,10 +218,27 @@ if files and len(errors) == len(files):
     sys.exit(3)
 `
 
+// versionScript compares the versions of the C++ library that the libraries of a release need with those that the machine's has, in
+// the words of the loader. Without torch the loader does not get so far.
+const versionScript = `
+import ctypes, glob, re, sys
+ctypes.CDLL("libstdc++.so.6")
+own = next(line.split()[-1] for line in open("/proc/self/maps") if "libstdc++.so" in line)
+versions = lambda path: set(re.findall(r"(?:CXXABI|GLIBCXX)_[0-9]+(?:\.[0-9]+)*", open(path, "rb").read().decode("latin-1")))
+have = versions(own)
+lacking = [versions(path) - have for path in glob.glob(sys.argv[1] + "/vllm/_C*.so")]
+if lacking and all(lacking):
+    print("libstdc++.so.6: version " + chr(96) + sorted(lacking[0])[-1] + "' not found")
+    sys.exit(3)
+`
+
 // loadable returns errUnloadable with the loader's words if no library of an environment's engine can be loaded. An engine
 // of such a release ends while starting. Any other failure shows in the tests themselves.
-func loadable(venv string) error {
-	out, err := exec.Command(filepath.Join(venv, "bin", "python"), "-c", loadScript).Output()
+func loadable(venv string) error { return loads(venv, loadScript) }
+
+// loads runs a script that ends with unloadable if the release cannot be loaded.
+func loads(venv, script string, args ...string) error {
+	out, err := exec.Command(filepath.Join(venv, "bin", "python"), append([]string{"-c", script}, args...)...).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == unloadable {
 		return fmt.Errorf("%w: %s", errUnloadable, strings.TrimSpace(string(out)))
