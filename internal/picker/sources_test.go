@@ -92,6 +92,9 @@ func TestTokensComeFromTheBestSource(t *testing.T) {
 	}
 	unsupported := fmt.Errorf("%w: this", chatprompt.ErrUnsupported)
 	rendered := fakeRenderer{ids: ids}
+	failingAPIs := failing(unsupported)
+	failingAPIs.APIs = openai.KindsOf(openai.KindMessages)
+	provenAPIs := &Exact{Chats: exact.Chats, APIs: failingAPIs.APIs}
 	for name, tc := range map[string]struct {
 		exact        *Exact
 		engineTokens string
@@ -125,6 +128,10 @@ func TestTokensComeFromTheBestSource(t *testing.T) {
 		"messages are for an engine":           {exact, "WhenNoTokenizer", openai.Messages, `{"model":"m","messages":[]}`, rendered, TokensEngine, 40, ""},
 		"responses no engine renders":          {nil, "WhenNoTokenizer", openai.Responses, `{"model":"m","input":"abc"}`, fakeRenderer{err: ErrUnrenderable}, TokensApproximate, 1, "route"},
 		"responses no engine may render":       {exact, "Never", openai.Responses, `{"model":"m","input":"abc"}`, rendered, TokensApproximate, 1, "route"},
+		"messages that cannot be made":         {failingAPIs, "WhenNoTokenizer", openai.Messages, `{"model":"m","messages":[]}`, fakeRenderer{err: ErrUnrenderable}, TokensApproximate, 1, "unsupported"},
+		"but an engine may make them":          {failingAPIs, "WhenNoTokenizer", openai.Messages, `{"model":"m","messages":[]}`, rendered, TokensEngine, 40, ""},
+		"messages that cannot be made at all":  {failingAPIs, "Never", openai.Messages, `{"model":"m","messages":[]}`, rendered, TokensApproximate, 1, "unsupported"},
+		"messages that are made":               {provenAPIs, "Never", openai.Messages, `{"model":"m","messages":[]}`, nil, TokensExact, 80, ""},
 		"a kind that is not proven":            {unproven, "WhenNoTokenizer", openai.ChatCompletions, developerBody, rendered, TokensEngine, 40, ""},
 		"a kind not proven, and no engine":     {unproven, "Never", openai.ChatCompletions, developerBody, rendered, TokensApproximate, 9, "unproven"},
 		"other kinds stay exact":               {unproven, "Never", openai.ChatCompletions, chatBody, rendered, TokensExact, 80, ""},

@@ -171,8 +171,9 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	if len(r.Prompts) == 0 {
 		prompter = exact.Chats
 	}
+	engineOnly := onlyEngines(r) && exact.APIs&r.Kinds() == 0
 	switch {
-	case onlyEngines(r) && exact.APIs&r.Kinds() == 0:
+	case engineOnly:
 		prompter = nil
 	case prompter != nil && (r.Kinds()&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, r.Kinds(), v.traits(r))):
 		prompter, err = nil, errUnproven
@@ -192,14 +193,18 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	}
 	if v.spec.Policy.EngineTokens == "Never" || p.options.Renderer == nil || v.spec.Tokenizer.Type == "None" {
 		switch {
-		case onlyEngines(r):
+		case engineOnly:
 			err = errRoute
 		case prompter == nil && !errors.Is(err, errUnproven):
 			err = errNoSource
 		}
 		return prompt{err: err}
 	}
-	return p.rendered(ctx, v, s, body, chain)
+	out := p.rendered(ctx, v, s, body, chain)
+	if !engineOnly && errors.Is(out.err, errRoute) {
+		out.err = err // why the prompt is not made here, as it is for other requests of the route
+	}
+	return out
 }
 
 // onlyEngines reports whether only engines know the prompts of a request's route, unless they are proven (Exact.APIs).

@@ -90,6 +90,11 @@ func TestOtherAPIsRunTheChatThatTheyStandFor(t *testing.T) {
 		t.Errorf("status %d, %v", status, got)
 	}
 
+	_, got = asked(t, e, "/v1/responses", strings.Replace(response, "{", `{"enable_response_messages":true,`, 1))
+	if ids, ok := at(got, "input_messages", 0, "tokens").([]any); !ok || float64(len(ids)) != prompt {
+		t.Errorf("%v tokens of %v are returned: %v", len(ids), prompt, got)
+	}
+
 	types, all := eventsOf(t, e, "/v1/messages", strings.Replace(message, "{", `{"stream":true,`, 1))
 	if n := len(types); n < 6 || types[0] != "message_start" || types[1] != "content_block_start" || types[2] != "content_block_delta" || types[n-1] != "message_stop" ||
 		at(all[n-2], "usage", "cache_read_input_tokens") != cached || at(all[n-2], "delta", "stop_reason") != "max_tokens" {

@@ -17,6 +17,7 @@ func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []b
 		Previous     string            `json:"previous_response_id"`
 		Background   bool              `json:"background"`
 		CacheSalt    json.RawMessage   `json:"cache_salt"`
+		Messages     bool              `json:"enable_response_messages"`
 	}
 	if err := decode(body, &req); err != nil {
 		return err
@@ -45,7 +46,7 @@ func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []b
 	}
 	return e.serveConverted(w, r, chat, prompt, "resp_", func(t *convertedAnswer) answerWriter {
 		t.numbered = true
-		return responseTeller{t}
+		return responseTeller{t, req.Messages}
 	})
 }
 
@@ -84,7 +85,11 @@ func decodeInput(raw json.RawMessage, into *[]message) error {
 }
 
 // responseTeller writes an answer as the Responses API does.
-type responseTeller struct{ *convertedAnswer }
+type responseTeller struct {
+	*convertedAnswer
+	// messages: the answer has the tokens of the prompt and its own.
+	messages bool
+}
 
 // response is the object, with what is known of the answer so far.
 func (t responseTeller) response(status string, output []any, usage any) map[string]any {
@@ -113,10 +118,18 @@ func (t responseTeller) plain(v view) any {
 		"input_tokens": len(t.prompt), "input_tokens_details": map[string]any{"cached_tokens": v.cached}, "output_tokens": len(v.tokens),
 		"output_tokens_details": map[string]any{"reasoning_tokens": 0}, "total_tokens": len(t.prompt) + len(v.tokens),
 	})
+	if t.messages {
+		out["input_messages"], out["output_messages"] = []any{t.raw(t.prompt)}, []any{t.raw(v.tokens)}
+	}
 	if status == "incomplete" {
 		out["incomplete_details"] = map[string]any{"reason": "max_output_tokens"}
 	}
 	return out
+}
+
+// raw is one of input_messages or output_messages.
+func (t responseTeller) raw(ids []uint32) map[string]any {
+	return map[string]any{"type": "raw_message_tokens", "message": t.e.cfg.Text.Decode(ids), "tokens": ids}
 }
 
 func (t responseTeller) begin(send func(string, map[string]any)) {

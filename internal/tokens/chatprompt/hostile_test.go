@@ -3,6 +3,7 @@ package chatprompt
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -96,6 +97,71 @@ func TestHostilePromptsKeepTheBudget(t *testing.T) {
 				t.Errorf("%d bytes were allocated without a budget: %v", n, err)
 			}
 		})
+	}
+}
+
+// TestHostileRequestsOfOtherAPIsKeepTheBudget: the same for requests that stand for chats. Their conversion is linear, so
+// that it takes little beside the decoding, for bodies that are decoded in whole and for others.
+func TestHostileRequestsOfOtherAPIsKeepTheBudget(t *testing.T) {
+	p := newPrompterOf(t, "0.32.0")
+	size := 0
+	list := func(item string) string {
+		return "[" + item + strings.Repeat(","+item, size/len(item)) + "]"
+	}
+	responses := func(items string) string { return `{"model":"m","input":` + items + `}` }
+	messages := func(rest string) string {
+		return `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"}],` + rest + `}`
+	}
+	content := func(role, blocks string) string {
+		return `{"model":"m","max_tokens":1,"messages":[{"role":"` + role + `","content":` + blocks + `}]}`
+	}
+	call := `{"type":"function_call","call_id":"i","name":"f","arguments":"{}"}`
+	type hostileBody struct {
+		route openai.Route
+		body  string
+	}
+	bodies := func() map[string]hostileBody {
+		return map[string]hostileBody{
+			"calls of tools":             {openai.Responses, responses(list(call))},
+			"calls and reasoning":        {openai.Responses, responses(list(`{"type":"reasoning","id":"r","summary":[]},` + call))},
+			"results":                    {openai.Responses, responses(list(`{"type":"function_call_output","call_id":"i","output":"o"}`))},
+			"assistants":                 {openai.Responses, responses(list(`{"role":"assistant","content":"a"}`))},
+			"parts":                      {openai.Responses, responses(`[{"role":"user","content":` + list(`{"type":"input_text","text":"a"}`) + `}]`)},
+			"tools of responses":         {openai.Responses, `{"model":"m","input":"a","tools":` + list(`{"type":"function","name":"f"}`) + `}`},
+			"a deep item":                {openai.Responses, responses(`[{"role":"user","content":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}]`)},
+			"junk in an item":            {openai.Responses, responses(`[{"role":"user","content":"a","x":` + list("0") + `}]`)},
+			"blocks":                     {openai.Messages, content("user", list(`{"type":"text","text":"a"}`))},
+			"uses of tools":              {openai.Messages, content("assistant", list(`{"type":"tool_use","id":"i","name":"f","input":{}}`))},
+			"thoughts":                   {openai.Messages, content("assistant", list(`{"type":"thinking","thinking":"t"}`))},
+			"results of tools":           {openai.Messages, content("user", list(`{"type":"tool_result","tool_use_id":"i","content":"r"}`))},
+			"parts of a result":          {openai.Messages, content("user", `[{"type":"tool_result","tool_use_id":"i","content":`+list(`{"type":"text","text":"a"}`)+`}]`)},
+			"system blocks":              {openai.Messages, messages(`"system":` + list(`{"type":"text","text":"a"}`))},
+			"tools":                      {openai.Messages, messages(`"tools":` + list(`{"name":"f","input_schema":{}}`))},
+			"a schema with many keys":    {openai.Messages, messages(`"tools":[{"name":"f","input_schema":{"a":` + list("0") + `}}]`)},
+			"an output_config of junk":   {openai.Messages, messages(`"output_config":{"x":` + list("0") + `}`)},
+			"turns, with system prompts": {openai.Messages, `{"model":"m","max_tokens":1,"messages":` + list(`{"role":"system","content":"s"}`) + `}`},
+		}
+	}
+	for _, size = range []int{hostileBytes, hostileBytes / 8} {
+		for name, tc := range bodies() {
+			t.Run(fmt.Sprint(name, size), func(t *testing.T) {
+				in := &hostile{body: []byte(tc.body)}
+				if err := openai.Parse(tc.route, in.body, &in.req); err != nil {
+					t.Fatal(err)
+				}
+				var err error
+				n := allocated(func() { _, err = keysOf(t, p, &expiring{t.Context(), 1}, in) })
+				if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnsupported) {
+					t.Errorf("beyond the budget: %v", err)
+				}
+				if n > hostileBytes+1<<20 {
+					t.Errorf("%d bytes were allocated beyond the budget", n)
+				}
+				if n := allocated(func() { _, err = keysOf(t, p, t.Context(), in) }); n > 8*chattemplate.MaxDecoded {
+					t.Errorf("%d bytes were allocated without a budget: %v", n, err)
+				}
+			})
+		}
 	}
 }
 

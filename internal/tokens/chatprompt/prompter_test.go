@@ -18,12 +18,18 @@ import (
 // newPrompter is one of Qwen2.5 with a cache of its own.
 func newPrompter(t testing.TB) *Prompter {
 	t.Helper()
+	return newPrompterOf(t, "0.24.0")
+}
+
+// newPrompterOf makes prompts as a release does.
+func newPrompterOf(t testing.TB, release string) *Prompter {
+	t.Helper()
 	dir := unpacked(t, qwen)
 	enc, err := tokenizer.Load(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewPrompter(enc, tokenizer.NewCache(32<<20), newRenderer(t, "", Options{Dir: dir, Release: "0.24.0", Encoder: enc}), nil)
+	return NewPrompter(enc, tokenizer.NewCache(32<<20), newRenderer(t, "", Options{Dir: dir, Release: release, Encoder: enc}), nil)
 }
 
 // growing is a conversation of n turns: each has its own text, and a longer one begins with all of a shorter one.

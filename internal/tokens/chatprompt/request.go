@@ -17,6 +17,9 @@ type request struct {
 	req   *openai.Request
 	model *model
 	chat  *chat // the chat that a request of another API stands for; nil for chats
+	// calls are the last message's tool calls while Responses items are converted: a list that grows, as a body can have
+	// very many.
+	calls []chattemplate.Value
 }
 
 // prompt leaves the prompt in w.text. Of the body only the fields that prompts depend on are decoded.

@@ -203,12 +203,12 @@ func (q *request) functionCall(out items, item *chattemplate.Dict) (items, error
 	}
 	call := q.called(id, name, arguments)
 	if len(out) > 0 && out.answer("tool_calls") == nil && roleOf(out[len(out)-1].Value()) == "assistant" {
-		last := out[len(out)-1]
-		calls, _ := last.Get("tool_calls")
-		last.Set("tool_calls", chattemplate.List(append(slices.Clone(calls.Items()), call)))
+		q.calls = append(q.calls, call)
+		out[len(out)-1].Set("tool_calls", chattemplate.List(q.calls))
 		return out, nil
 	}
-	return out.add(q, "tool_calls", chattemplate.List([]chattemplate.Value{call})), nil
+	q.calls = []chattemplate.Value{call}
+	return out.add(q, "tool_calls", chattemplate.List(q.calls)), nil
 }
 
 func (q *request) functionOutput(out items, item *chattemplate.Dict) (items, error) {

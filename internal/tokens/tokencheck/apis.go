@@ -99,7 +99,7 @@ func messagesInBlocks() []namedChat {
 			use("toolu_1", block{"q": "Köln \"quoted\" <tag>\n", "n": nil, "in": block{"list": []any{1, 2.5, true, "ü"}, "empty": block{}}})}},
 			message{"role": "user", "content": []any{result("toolu_1", "found")}})},
 		{"text between results", with(say("user", "Search twice."), message{"role": "assistant", "content": []any{textBlock("I search."),
-			use("toolu_1", block{"q": "a"}), textBlock("And once more."), use("toolu_2", block{"q": "b"})}},
+			use("toolu_1", block{"q": "a"}), textBlock("And again."), use("toolu_2", block{"q": "b"})}},
 			message{"role": "user", "content": []any{textBlock("Before them."), result("toolu_1", "one result"), textBlock("Between the two of them."),
 				result("toolu_2", []any{textBlock("two"), textBlock("results in lines")}), textBlock("After all of them, at the end.")}})},
 		{"a result without content", with(say("user", "Search."), message{"role": "assistant", "content": []any{use("toolu_1", block{})}},
