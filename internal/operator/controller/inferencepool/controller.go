@@ -111,6 +111,7 @@ type memory struct {
 	// none could be created.
 	leavingSince time.Time
 	noRoom       string
+	rehearsal    rehearsal
 	// references is what is known of what the pool names.
 	references references
 }
@@ -270,6 +271,11 @@ func (r *reconciliation) keepPods(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	rehearsed := r.rehearse(ctx)
+	if rehearsed != nil && !refused(rehearsed) {
+		return rehearsed
+	}
+	input.Pool.Refused = rehearsed != nil
 	r.decision = lifecycle.Make(input)
 	r.wakeAt(r.decision.Wake)
 	var refusal error
@@ -282,7 +288,7 @@ func (r *reconciliation) keepPods(ctx context.Context) error {
 		}
 	}
 	r.recallRoom(refusal)
-	return refusal
+	return cmp.Or(refusal, rehearsed)
 }
 
 // writeStatus writes the status, once, when it differs.

@@ -120,10 +120,11 @@ func (r *reconciliation) do(ctx context.Context, a *lifecycle.Action) error {
 	return nil
 }
 
-func (r *reconciliation) createPod(ctx context.Context, a *lifecycle.Action) error {
+// newPod makes the pod of an action.
+func (r *reconciliation) newPod(a *lifecycle.Action) (*corev1.Pod, error) {
 	shape, err := r.shape(a.Revision)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	options := r.injection()
 	options.Name, options.Revision, options.Slot = a.Name, a.Revision, a.Slot
@@ -133,7 +134,7 @@ func (r *reconciliation) createPod(ctx context.Context, a *lifecycle.Action) err
 	}
 	pod, _, err := podtemplate.Pod(shape, &options)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	pod.OwnerReferences = []metav1.OwnerReference{resources.Owner(r.pool)}
 	if a.Ends > 0 {
@@ -141,6 +142,14 @@ func (r *reconciliation) createPod(ctx context.Context, a *lifecycle.Action) err
 	}
 	if a.Moves > 0 {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationMoves, strconv.Itoa(a.Moves))
+	}
+	return pod, nil
+}
+
+func (r *reconciliation) createPod(ctx context.Context, a *lifecycle.Action) error {
+	pod, err := r.newPod(a)
+	if err != nil {
+		return err
 	}
 	if err := r.Client.Create(ctx, pod); err != nil {
 		return err
