@@ -44,6 +44,8 @@ type Pool struct {
 	OnDelete bool
 	// Paused keeps revisions as they are: no pod is replaced because of its revision, and new ones are of Current.
 	Paused bool
+	// Refused is whether pods of Revision would be refused now: as with Paused, pods of other revisions stay.
+	Refused bool
 	// Surge is how many pods can exist above Size while pods are replaced, Unavailable how many of Size can be missing
 	// then. Not both are 0.
 	Surge, Unavailable int
@@ -156,6 +158,7 @@ const (
 	Stopped         // new pods did not become ready in time
 	WaitingOnDelete // old pods must be deleted from outside the operator
 	Paused          // the pool is
+	Refused         // new pods would be
 )
 
 // Result of Make.
@@ -270,7 +273,12 @@ func (r *plan) fits(p *Pod) bool { return p.Node == NodeStays && !p.Misplaced }
 
 // accepted reports whether a pod's revision is one that can stay.
 func (r *plan) accepted(p *Pod) bool {
-	return p.Revision == r.Pool.Revision || r.Pool.OnDelete || r.out.Progress == Stopped || r.out.Progress == Paused
+	return p.Revision == r.Pool.Revision || r.Pool.OnDelete || r.holds()
+}
+
+// holds reports whether the rollout waits, so that pods of older revisions stay and new pods are of Current.
+func (r *plan) holds() bool {
+	return r.out.Progress == Stopped || r.out.Progress == Paused || r.out.Progress == Refused
 }
 
 func (r *plan) toBeReplaced(p *Pod) bool { return !r.fits(p) || !r.accepted(p) }
@@ -423,7 +431,7 @@ func (r *plan) create() {
 
 // nextRevision is the revision of the next pod.
 func (r *plan) nextRevision() string {
-	if (r.out.Progress == Stopped || r.out.Progress == Paused) && r.Pool.Current != "" {
+	if r.holds() && r.Pool.Current != "" {
 		return r.Pool.Current
 	}
 	return r.Pool.Revision

@@ -32,6 +32,8 @@ func (r *plan) progress() Progress {
 		return UpToDate
 	case r.Pool.Paused:
 		return Paused
+	case r.Pool.Refused:
+		return Refused
 	case r.Pool.OnDelete:
 		return WaitingOnDelete
 	case r.brokenRevision(ready):

@@ -307,6 +307,34 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 		}
 	})
 
+	It("names a template whose pods the API server would refuse, and drains none for it", func() {
+		before := pods(Default)
+		good := get(Default).Spec
+		edit(func(p *v1alpha1.InferencePool) {
+			p.Spec.Rollout = &v1alpha1.Rollout{MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+			p.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}}
+		})
+		Eventually(func(g Gomega) {
+			conditions := get(g).Status.Conditions
+			accepted := meta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted)
+			g.Expect(accepted.Reason).To(Equal("TemplateRefused"), accepted.Message)
+			g.Expect(accepted.Message).To(ContainSubstring("postStart"))
+			g.Expect(meta.FindStatusCondition(conditions, v1alpha1.ConditionUpToDate).Reason).To(Equal("RolloutRefused"))
+		}).Should(Succeed())
+		names := func(pods []corev1.Pod) (out []string) {
+			for i := range pods {
+				out = append(out, pods[i].Name+" "+pods[i].Labels[v1alpha1.LabelDrain])
+			}
+			return out
+		}
+		Expect(names(pods(Default))).To(ConsistOf(names(before)))
+		edit(func(p *v1alpha1.InferencePool) { p.Spec = good })
+		Eventually(func(g Gomega) {
+			g.Expect(meta.IsStatusConditionTrue(get(g).Status.Conditions, v1alpha1.ConditionAccepted)).To(BeTrue())
+		}).Should(Succeed())
+		Expect(names(pods(Default))).To(ConsistOf(names(before)))
+	})
+
 	It("adopts objects of its making without an owner, and leaves those of others alone", func() {
 		service := &corev1.Service{}
 		name := types.NamespacedName{Namespace: namespace, Name: "chat-picker"}

@@ -121,6 +121,7 @@ type memory struct {
 	// none could be created.
 	leavingSince time.Time
 	noRoom       string
+	rehearsal    rehearsal
 	// references is what is known of what the pool names.
 	references references
 }
@@ -301,9 +302,14 @@ func (r *podKeeper) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	actions, nodes := &executor{r.writer(), r.outcome}, &placing{r.scope, r.observed, r.outcome}
+	rehearsed := actions.rehearse(ctx)
+	if rehearsed != nil && !refused(rehearsed) {
+		return rehearsed
+	}
+	input.Pool.Refused = rehearsed != nil
 	r.decision = lifecycle.Make(input)
 	r.wakeAt(r.decision.Wake)
-	actions, nodes := &executor{r.writer(), r.outcome}, &placing{r.scope, r.observed, r.outcome}
 	var refusal error
 	for _, step := range []func(context.Context) error{actions.execute, nodes.askForNodes, template.pruneRevisions, sidecars.patchReporters} {
 		switch err := step(ctx); {
@@ -314,7 +320,7 @@ func (r *podKeeper) keep(ctx context.Context) error {
 		}
 	}
 	r.recallRoom(refusal)
-	return refusal
+	return cmp.Or(refusal, rehearsed)
 }
 
 func (r *podKeeper) writer() *podWriter { return &podWriter{r.scope, r.observed} }

@@ -126,10 +126,11 @@ func (r *executor) do(ctx context.Context, a *lifecycle.Action) error {
 	return nil
 }
 
-func (r *executor) createPod(ctx context.Context, a *lifecycle.Action) error {
+// newPod makes the pod of an action.
+func (r *executor) newPod(a *lifecycle.Action) (*corev1.Pod, error) {
 	shape, err := r.shape(a.Revision)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	options := r.injection()
 	options.Name, options.Revision, options.Slot = a.Name, a.Revision, a.Slot
@@ -139,7 +140,7 @@ func (r *executor) createPod(ctx context.Context, a *lifecycle.Action) error {
 	}
 	pod, _, err := podtemplate.Pod(shape, &options)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	pod.OwnerReferences = []metav1.OwnerReference{resources.Owner(r.pool)}
 	if a.Ends > 0 {
@@ -147,6 +148,14 @@ func (r *executor) createPod(ctx context.Context, a *lifecycle.Action) error {
 	}
 	if a.Moves > 0 {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationMoves, strconv.Itoa(a.Moves))
+	}
+	return pod, nil
+}
+
+func (r *executor) createPod(ctx context.Context, a *lifecycle.Action) error {
+	pod, err := r.newPod(a)
+	if err != nil {
+		return err
 	}
 	if err := r.Client.Create(ctx, pod); err != nil {
 		return err

@@ -118,6 +118,10 @@ var causes = []cause{
 		w.settleDown()
 		w.clock.SetTime(w.clock.Now().Add(31 * time.Minute))
 	}, condition: v1alpha1.ConditionUpToDate, reason: "RolloutStopped", names: "the old pods stay"},
+	{what: "a rollout whose pods the API server would refuse", do: func(w *world) {
+		w.refusingImage(unsigned, "images must be signed")
+		w.edit(useUnsigned)
+	}, condition: v1alpha1.ConditionUpToDate, reason: "RolloutRefused", names: "Accepted"},
 	{what: "a template without the engine's container", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Engine.ContainerName = "engine" }),
 		condition: v1alpha1.ConditionAccepted, reason: "TemplateRefused", names: "engine"},
 	{what: "an engine that a shell starts", do: spec(func(s *v1alpha1.InferencePoolSpec) {

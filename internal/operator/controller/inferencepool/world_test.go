@@ -71,6 +71,8 @@ type world struct {
 	kept   *appsv1.ControllerRevisionList
 	broken func(verb string, obj client.Object) (before, after error) // of writes
 	writes int
+	// rehearsals counts the questions whether a pod would be created.
+	rehearsals int
 	// applies answers for applied objects before they are there; nil where no server applies any.
 	applies func(*unstructured.Unstructured) error
 
@@ -152,6 +154,9 @@ func (w *world) serveFrom(api client.WithWatch) {
 	w.cache = interceptor.NewClient(w.api, interceptor.Funcs{
 		List: w.list, Get: w.get,
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			if o := (&client.CreateOptions{}).ApplyOptions(opts); len(o.DryRun) > 0 {
+				return w.rehearse(obj)
+			}
 			return w.write("create", obj, func() error { return c.Create(ctx, obj, opts...) })
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
@@ -218,6 +223,16 @@ func (w *world) write(verb string, obj client.Object, do func() error) error {
 		err = after
 	}
 	return err
+}
+
+// rehearse answers whether an object would be created.
+func (w *world) rehearse(obj client.Object) error {
+	w.rehearsals++
+	if w.broken == nil {
+		return nil
+	}
+	before, _ := w.broken("create", obj)
+	return before
 }
 
 // apply merges as an API server does in the simple case of one manager, where a test asks for it.
