@@ -105,7 +105,7 @@ func (p *Picker) passOrQueue(q *admissionQueue, s *scratch, state *pickState) (*
 	at := v.place(s.request.Model)
 	s.candidates, s.scored = v.eligible(now, &at, state.reach(v, now), s), false
 	spec := &v.spec.Policy.Admission
-	if !spec.Queue || state.observed || len(s.candidates) == 0 && !state.mayHold(v, now) {
+	if !spec.Queue || state.observed || state.leg == DecodeLeg || len(s.candidates) == 0 && !state.mayHold(v, now) {
 		return v, nil, nil
 	}
 	if spec.Slowdown > 0 {
@@ -147,7 +147,7 @@ func (state *pickState) mayHold(v *view, now time.Time) bool {
 	named, known := false, !v.newToGateways(now)
 	for i := range v.spec.Endpoints {
 		ep := &v.spec.Endpoints[i]
-		if known && ep.Pickable() && !v.members[i].sleep.asleep(now) {
+		if known && ep.Pickable() && ep.Role.Decodes() && !v.members[i].sleep.asleep(now) {
 			return false
 		}
 		named = named || state.allow(ep)

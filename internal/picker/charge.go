@@ -63,6 +63,9 @@ func (d *Decision) chargeUpTo(tokens int) {
 func (d *Decision) Generated(tokens int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.handoff.leg == PrefillLeg {
+		return // the token is generated again
+	}
 	tokens = min(tokens, d.allowance())
 	d.chargeUpTo(tokens)
 	d.reported.Generated = tokens

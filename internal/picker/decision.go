@@ -77,6 +77,7 @@ type Decision struct {
 	salt          string // that the body must get; empty to leave it as it is
 	// asksUsage: the body must ask for the usage of the stream. takesUsage: it could, and does not.
 	asksUsage, takesUsage bool
+	handoff               handoff
 	// takesReport: the body can ask for a report of what the engine finds in its cache.
 	takesReport bool
 
@@ -167,6 +168,9 @@ func (d *Decision) mayTry(i int) bool {
 // moveTo takes the request to another target. d.mu is held.
 func (d *Decision) moveTo(i int) {
 	d.retried = true
+	if d.handoff.leg == DecodeLeg {
+		d.handoffFailed()
+	}
 	d.view.stats.retries.Add(1)
 	d.leaveTarget(d.now())
 	_, d.probe = d.Targets[i].member.circuit.Take(d.now(), d.view.spec.Policy.CircuitFailures)
@@ -179,10 +183,11 @@ func (d *Decision) begin(i int) {
 	d.target, d.sent = i, now
 	t := &d.Targets[i]
 	d.sound = t.member.circuit.Sound()
-	if d.session != 0 {
+	if d.session != 0 && d.handoff.leg != PrefillLeg { // the next turn begins where the answer was generated
+
 		d.view.homes.Put(d.session, t.member.hash, now)
 	}
-	d.booking = t.member.load.Book(now, load.WorkOf(t.uncached+d.otherTokens, d.PromptTokens-t.uncached), d.streamed)
+	d.booking = t.member.load.Book(now, load.WorkOf(t.uncached+d.otherTokens, d.PromptTokens-t.uncached), d.reportsPrefill())
 	d.view.peers.Changed()
 	for i, chunks := range d.chunks {
 		h := &d.view.histories[i]
@@ -194,7 +199,7 @@ func (d *Decision) begin(i int) {
 		return
 	}
 	life := p.SpeculationMax
-	if !d.streamed && !d.view.spec.NoEvents {
+	if !d.streamed && d.handoff.leg != PrefillLeg && !d.view.spec.NoEvents {
 		// The end of the prefill will not be reported. Predicted, with as much again for what the prediction misses.
 		life = min(life, 2*t.member.load.Predict(now, load.Work{})+time.Second)
 	}
@@ -265,7 +270,8 @@ func (d *Decision) FirstToken() {
 		return
 	}
 	now := d.now()
-	if d.streamed && d.first.IsZero() {
+	d.learnTransfer(now)
+	if d.streamed && d.first.IsZero() && d.handoff.leg != PrefillLeg {
 		d.first = now
 		d.view.tally.firstToken(now.Sub(d.arrived))
 	}
@@ -301,8 +307,10 @@ func (d *Decision) failed(answered bool) {
 		return
 	}
 	d.probe = false
-	d.Targets[d.target].member.circuit.SetAnswered(answered)
-	d.fail(&d.Targets[d.target])
+	if !answered || d.handoff.leg != DecodeLeg { // that it could not load the blocks is mostly the fault of others
+		d.Targets[d.target].member.circuit.SetAnswered(answered)
+		d.fail(&d.Targets[d.target])
+	}
 	d.booking.Drop(d.now())
 }
 
@@ -356,12 +364,10 @@ func (d *Decision) handOver() caller {
 	d.ended = true
 	now := d.now()
 	d.leaveTarget(now)
-	d.keys, d.more, d.chunks = nil, nil, nil
-	if d.account != nil {
-		d.account.log = nil // it gets the last decision
-		d.account.end(now, d.Targets[d.target].Endpoint, d.target, Failed)
-		d.account = nil
+	if d.handoff.leg == DecodeLeg {
+		d.handoffFailed()
 	}
+	d.passed(now, Failed)
 	return d.caller
 }
 
@@ -452,6 +458,7 @@ func (d *Decision) End(outcome Outcome) {
 
 // settle returns the tenant's reservation, and records how the request has ended. d.mu is held.
 func (d *Decision) settle(outcome Outcome) {
+	d.endLeg(outcome)
 	d.output = d.measure(d.now(), outcome)
 	d.chargeAtEnd(outcome)
 	d.caller.pass.Release()

@@ -127,6 +127,8 @@ func (v *view) leftOut(i int, now time.Time, at *place) string {
 		return "not-ready"
 	case m.sleep.asleep(now):
 		return "asleep"
+	case !at.suits(ep):
+		return "role"
 	case at.having != nil && !at.having[ep.ID]:
 		return "adapter"
 	case !at.home(ep) && v.spec.Policy.Crossing != CrossWhenCheaper:

@@ -35,6 +35,7 @@ type scratch struct {
 	order      []int
 	scored     bool // s.matches, s.question and s.costs are those of the candidates
 
+	lacking   []int         // tokens that are to be transferred to each candidate
 	estimates []policy.Cost // of the yardstick
 	// What shadows need.
 	predicted   []float64
@@ -61,7 +62,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 	var caller caller
 	if in.Again != nil {
-		caller, start = in.Again.handOver(), in.Again.arrived
+		caller, start = in.Again.passOn(in.HandedOver), in.Again.arrived
 	} else {
 		v.tally.recordArrival(start)
 		v.retries.recordArrival()
@@ -102,8 +103,15 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
+	if in.HandedOver {
+		state.leg, state.from = DecodeLeg, in.Again
+	} else {
+		state.splits = v.roles && splittable(in, r)
+	}
 	if in.Light {
 		state.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
+	} else if kept := state.kept(v); kept != nil {
+		state.prompt = *kept
 	} else if !in.Unparsed {
 		state.prompt = p.promptOf(ctx, v, s, in.Body)
 		in.Steps.end(StepTokenize, p.now)
@@ -151,10 +159,16 @@ type pickState struct {
 	cutsUsage     bool   // the usage that the body asks for can be taken out of the answer
 	// observed: it waits for nothing.
 	observed bool
-	body     []byte
-	size     int           // of the body as received
-	waited   time.Duration // for room
-	due      time.Time     // deadline of the first token, of requests with a tight target
+	// leg of the request; splits: the caller can send two. from is the decision for the first leg, coming the endpoint that
+	// its plan counts on.
+	leg    Leg
+	splits bool
+	from   *Decision
+	coming *member
+	body   []byte
+	size   int           // of the body as received
+	waited time.Duration // for room
+	due    time.Time     // deadline of the first token, of requests with a tight target
 	prompt
 }
 
@@ -175,10 +189,24 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	}
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
 	state.steps.end(StepMatch, p.now)
+	if state.leg == DecodeLeg {
+		v.receive(s, question)
+	}
 	probe := v.rank(s, question, now)
+	if state.splits {
+		first := v.members[s.index[s.order[0]]]
+		if split, probes := p.plan(v, s, state, now); split {
+			if probe {
+				first.circuit.GiveUp() // it is not asked after all
+			}
+			probe = probes
+		}
+	}
 	state.steps.end(StepScore, p.now)
 
-	v.compare(s, &state.prompt, question)
+	if state.leg == Whole {
+		v.compare(s, &state.prompt, question)
+	}
 	d := v.decide(p.now, s, question, state, probe)
 	d.picked = now
 	d.Duration = p.now().Sub(state.start)
@@ -226,11 +254,12 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 			list = slices.Grow(list, 1)
 			c := &list[:len(list)+1][len(list)] // where it would be: candidates are too large to copy
 			m.load.Read(now, &c.Load)
+			c.Load.InFlight += int(m.coming.Load())
 			if s.guards >= circuitOnly && !m.circuit.Closed(now, v.spec.Policy.CircuitFailures) {
 				if !m.circuit.Answers() {
 					continue
 				}
-				if out++; out <= v.mostOut() {
+				if out++; out <= v.mostOut(at) {
 					continue
 				}
 				s.crowded = true
@@ -269,10 +298,10 @@ func (v *view) someTakes(now time.Time, candidates []policy.Candidate, index []i
 // mostOut is how many endpoints are kept out for errors that they answer with: half of those that take requests, and at least
 // one. Requests can be the cause of such errors, and must not take most of a pool out of service. Endpoints that do not
 // answer at all are kept out, however many they are.
-func (v *view) mostOut() int {
+func (v *view) mostOut(at *place) int {
 	n := 0
 	for i := range v.spec.Endpoints {
-		if v.spec.Endpoints[i].Pickable() {
+		if ep := &v.spec.Endpoints[i]; ep.Pickable() && at.suits(ep) {
 			n++
 		}
 	}
@@ -375,6 +404,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		takesUsage: state.cutsUsage && !state.unparsed && r.TakesUsage, takesReport: state.cutsUsage && !state.unparsed && r.TakesReport,
 		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
+	d.describeLeg(s, state)
 	if !state.again {
 		d.charge(d.PromptTokens)
 		v.charge(now(), &d.caller, question.Uncached(&s.candidates[s.order[0]]))
@@ -398,15 +428,21 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 	}
 	d.begin(0)
 	d.booking.SetDue(state.due)
-	first := &d.Targets[0]
-	v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
-	v.recordValue(s, question, s.order[0], now())
+	if state.leg != DecodeLeg {
+		first := &d.Targets[0]
+		v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
+		v.recordValue(s, question, s.order[0], now())
+	}
 	return d
 }
 
 // target describes candidate c as a place where the request can be sent.
 func (v *view) target(s *scratch, question *policy.Request, state *pickState, c int) Target {
 	i, candidate := s.index[c], &s.candidates[c]
+	uncached := question.Uncached(candidate)
+	if state.leg == DecodeLeg {
+		uncached = 0
+	}
 	return Target{
 		Endpoint:    &v.spec.Endpoints[i],
 		Found:       s.matches[c],
@@ -423,7 +459,7 @@ func (v *view) target(s *scratch, question *policy.Request, state *pickState, c 
 		Cost:        s.costs[c],
 		member:      v.members[i],
 		at:          i,
-		uncached:    question.Uncached(candidate),
+		uncached:    uncached,
 		rankedAmong: len(s.candidates),
 	}
 }

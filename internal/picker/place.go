@@ -40,6 +40,8 @@ type place struct {
 	adapter string
 	// having are the endpoints that are known to have the adapter; nil when that is not known of any.
 	having map[endpoint.ID]bool
+	// prefills: the request is to be prefilled only. Otherwise it is to be decoded.
+	prefills bool
 }
 
 // place looks up what is known of the model of a request.
@@ -64,10 +66,18 @@ func (v *view) place(model string) place {
 
 // allows reports whether an endpoint can serve the request at all: engines refuse adapters that they do not have.
 func (p *place) allows(ep *endpoint.Endpoint) bool {
-	if p.having != nil && !p.having[ep.ID] {
+	if !p.suits(ep) || p.having != nil && !p.having[ep.ID] {
 		return false
 	}
 	return p.v.spec.Policy.Crossing != CrossNever || p.home(ep)
+}
+
+// suits reports whether an endpoint has a role for the request.
+func (p *place) suits(ep *endpoint.Endpoint) bool {
+	if p.prefills {
+		return ep.Role.Prefills()
+	}
+	return ep.Role.Decodes()
 }
 
 // prefers reports whether an endpoint ranks before those for which it is false.

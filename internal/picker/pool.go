@@ -50,6 +50,9 @@ type member struct {
 	routed           memories
 	// renderFrom is when the engine can be asked for tokens again, of the monotonic clock; 0 while it answers.
 	renderFrom atomic.Int64
+	// coming is the number of requests that other endpoints prefill for this one; handoffs opens when hand-offs from it fail.
+	coming   atomic.Int64
+	handoffs circuit
 }
 
 // pool is what the picker keeps of a pool across changes of its Spec.
@@ -74,6 +77,7 @@ type pool struct {
 	peers      *replicas.Outbox   // nil without peers
 
 	gateways gatewayTallies
+	handoffs handoffs
 
 	mu     sync.Mutex
 	listed map[endpoint.ID][]ListedModel // as the engines list them
@@ -101,8 +105,8 @@ type view struct {
 	histories       []history
 	history         int
 	shadowHistories []int
-	// sockets: some endpoint is behind a unix socket.
-	sockets bool
+	// sockets: some endpoint is behind a unix socket. roles: some endpoint does not both prefill and decode.
+	sockets, roles bool
 	// fresh are the endpoints that gateways might not know yet, each until then. It has none of those that were there when the
 	// picker learned of the pool.
 	fresh map[endpoint.ID]time.Time
@@ -160,6 +164,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 			m.removals.since = p.now()
 			m.writer = newWatchedWriter(v.index.Writer(m.holder), m, p.now)
 		}
+		v.roles = v.roles || ep.Role != endpoint.Both
 		v.sockets = v.sockets || ep.Socket != ""
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)

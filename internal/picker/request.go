@@ -24,6 +24,10 @@ type Request struct {
 	// full (Decision.Full). Its tenant has been admitted and charged, and its wait counts from its arrival. The pick ends
 	// it.
 	Again *Decision
+	// Splits: the caller can send the request to two endpoints, one after the other, if the decision is for a PrefillLeg.
+	Splits bool
+	// HandedOver: the endpoint of Again, a PrefillLeg, has prefilled and holds the blocks. The pick is for the DecodeLeg.
+	HandedOver bool
 	// Pool is the namespace/name of the only pool that is allowed to serve the request; empty for all.
 	Pool string
 	// Allow reports whether an endpoint is in the subset that a gateway has given; nil without a subset.

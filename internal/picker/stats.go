@@ -171,6 +171,10 @@ type PoolStats struct {
 	Checks Checks
 	// Doubts are the classes of requests whose tokens do not fit at present.
 	Doubts []Doubt
+	// Handoffs counts hand-offs between endpoints by what has become of them; empty in pools that have made none.
+	Handoffs map[HandoffOutcome]int64
+	// Transfer is what hand-offs cost: seconds for each, and for each token. It is 0 in pools without roles.
+	TransferSeconds, TransferTokenSeconds float64
 	// Refused requests found no endpoint; Retries went to a fallback.
 	// Unretried failed where the retry budget was used up.
 	Refused, Retries, Unretried int64
@@ -244,6 +248,7 @@ func (p *Picker) Stats() []PoolStats {
 		for i := range v.stats.outcomes {
 			s.Outcomes[Outcome(i)] = v.stats.outcomes[i].Load()
 		}
+		v.handoffs.addTo(&s, v.roles)
 		for i := range v.stats.tokens {
 			s.Tokens[TokenSource(i)] = v.stats.tokens[i].Load()
 		}

@@ -1,0 +1,290 @@
+package picker
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// Leg is the part of a request that a decision is for.
+//
+//	Whole                         one endpoint prefills and decodes
+//	PrefillLeg --> DecodeLeg      one endpoint prefills and holds the blocks, another one loads them and decodes
+//	     |             |
+//	     +-- fails ----+--> Whole
+//
+// Each leg is a decision of its own, which ends before the next one is made, so that a request is booked on one endpoint at a
+// time.
+type Leg uint8
+
+// The legs.
+const (
+	Whole Leg = iota
+	PrefillLeg
+	DecodeLeg
+)
+
+// HandoffRule defines which requests are handed over from one endpoint to another between prefill and decode.
+type HandoffRule uint8
+
+// The rules.
+const (
+	// HandoffByCost compares the plans for a request in seconds.
+	HandoffByCost HandoffRule = iota
+	// HandoffAbove hands over requests with at least so many uncached tokens on the endpoint that would serve them alone.
+	HandoffAbove
+	// HandoffNever hands over nothing.
+	HandoffNever
+)
+
+// HandoffSpec defines which requests are handed over. It has no effect in pools without roles.
+type HandoffSpec struct {
+	Rule HandoffRule
+	// UncachedTokens is the bound of HandoffAbove.
+	UncachedTokens int
+}
+
+// HandoffOutcome is what has become of a hand-off.
+type HandoffOutcome uint8
+
+// The outcomes.
+const (
+	// HandoffCompleted: the second endpoint has answered with the blocks of the first.
+	HandoffCompleted HandoffOutcome = iota
+	// HandoffPrefillFailed: no endpoint has prefilled. The request goes on alone.
+	HandoffPrefillFailed
+	// HandoffNoParameters: the endpoint that has prefilled did not say where the blocks are. The request goes on alone.
+	HandoffNoParameters
+	// HandoffNoMemory: there was no room for the parameters or the bodies of the legs. The request goes on alone.
+	HandoffNoMemory
+	// HandoffDecodeFailed: an endpoint that was to load the blocks has failed. Another one is tried, or the request goes on
+	// alone.
+	HandoffDecodeFailed
+	// HandoffNoDecode: there was no endpoint to decode.
+	HandoffNoDecode
+	// HandoffClientGone: the client has left.
+	HandoffClientGone
+	numHandoffOutcomes int = iota
+)
+
+// String is the value of the metric label.
+func (o HandoffOutcome) String() string {
+	return [...]string{"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone"}[o]
+}
+
+// handoffs are what a pool knows of its hand-offs.
+type handoffs struct {
+	price    transferPrice
+	outcomes [numHandoffOutcomes]atomic.Int64
+}
+
+// handoffFailures in a row take the endpoint that has prefilled out of plans, for as long as a circuit stays open.
+const handoffFailures = 3
+
+// handoff is what a decision for a leg has besides others. The zero value is that of a whole request.
+type handoff struct {
+	leg Leg
+	// prompt is kept by a PrefillLeg for the DecodeLeg, whose keys need not be made again.
+	prompt *prompt
+	// coming is the endpoint that a PrefillLeg's plan counts on for the DecodeLeg; nil once the mark there is gone.
+	coming *member
+	// from is the endpoint that has prefilled for a DecodeLeg, fromTarget what it was picked as.
+	from       *member
+	fromTarget *Target
+	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
+	tokens int
+	wait   time.Duration
+}
+
+// Leg is the part of the request that the decision is for.
+func (d *Decision) Leg() Leg { return d.handoff.leg }
+
+// Handoff counts what has become of the hand-off that the decision is a leg of. Completed, failed and abandoned DecodeLegs
+// are counted by the decision itself.
+func (d *Decision) Handoff(outcome HandoffOutcome) { d.view.handoffs.outcomes[outcome].Add(1) }
+
+// splittable reports whether a request can be handed over: engines transfer the blocks of one prompt for one answer, and a
+// request that controls transfers itself is left alone.
+func splittable(in *Request, r *openai.Request) bool {
+	return in.Splits && !in.Unparsed && !in.Light && (in.Route == openai.Completions || in.Route == openai.ChatCompletions) &&
+		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.NoCacheRead && !r.Background && r.Steering&openai.SteersTransfer == 0
+}
+
+// passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the
+// endpoint has prefilled, and the next decision is for the DecodeLeg.
+func (d *Decision) passOn(handedOver bool) caller {
+	if !handedOver {
+		return d.handOver()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return caller{class: everybody}
+	}
+	d.ended = true
+	d.succeed()
+	now := d.now()
+	d.complete(now)
+	d.checkBlocks(now)
+	d.passed(now, Completed)
+	return d.caller
+}
+
+// passed ends the account of a decision that another one follows. d.mu is held.
+func (d *Decision) passed(now time.Time, outcome Outcome) {
+	d.keys, d.more, d.chunks = nil, nil, nil
+	d.endComing()
+	if d.account != nil {
+		d.account.log = nil // it gets the last decision
+		d.account.end(now, d.Targets[d.target].Endpoint, d.target, outcome)
+		d.account = nil
+	}
+}
+
+// endComing takes the mark off the endpoint that the plan counts on. d.mu is held.
+func (d *Decision) endComing() {
+	if m := d.handoff.coming; m != nil {
+		m.coming.Add(-1)
+		d.handoff.coming = nil
+	}
+}
+
+// endLeg counts how a hand-off has ended with its decision. d.mu is held.
+func (d *Decision) endLeg(outcome Outcome) {
+	d.endComing()
+	switch {
+	case d.handoff.leg == Whole:
+	case outcome == ClientGone:
+		d.Handoff(HandoffClientGone)
+	case d.handoff.leg == DecodeLeg && (outcome == Completed || outcome == Rejected):
+		d.Handoff(HandoffCompleted)
+		d.handoff.from.handoffs.succeed(d.sent)
+	case d.handoff.leg == DecodeLeg:
+		d.handoffFailed()
+	}
+}
+
+// handoffFailed counts an endpoint that has failed to load the blocks. The one that has prefilled is left out of plans after
+// some such failures. d.mu is held.
+func (d *Decision) handoffFailed() {
+	d.Handoff(HandoffDecodeFailed)
+	from, now := d.handoff.from, d.now()
+	from.handoffs.fail(now, handoffFailures, d.view.spec.Policy.CircuitOpen)
+	if from.handoffs.failures.Load() == handoffFailures {
+		d.view.log.Info("Hand-offs from the endpoint fail: it prefills for no others for a time", "pool", d.view.spec.Name,
+			"endpoint", nameOf(d.handoff.fromTarget.Endpoint))
+	}
+}
+
+// learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.
+func (d *Decision) learnTransfer(now time.Time) {
+	if h := &d.handoff; h.leg == DecodeLeg && d.streamed && !d.retried && d.first.IsZero() {
+		d.view.handoffs.price.learn(h.tokens, (now.Sub(d.sent) - h.wait).Seconds())
+	}
+}
+
+// transferPrice learns how long hand-offs take: base seconds and perToken seconds for each token that is loaded, by a
+// regression over the recent ones, each of which counts less than the next. It is safe for concurrent use. The zero value
+// knows the assumed price only.
+type transferPrice struct {
+	mu              sync.Mutex
+	n, x, y, xx, xy float64 // weighted sums over samples of tokens x in seconds y, in thousands of tokens
+	base, perToken  float64 // learned
+	learned         bool
+}
+
+const (
+	// assumedBase and assumedPerToken are the price while none is learned: measured between two H200.
+	assumedBase, assumedPerToken = 0.027, 10.7e-6
+	// transferMemory is the weight of a sample after the next one.
+	transferMemory = 0.98
+	// shortTransfer and longTransfer are the lengths of two assumed transfers, in thousands of tokens, that always count as one sample each.
+	shortTransfer, longTransfer = 0.5, 8
+	// unlikely bounds a sample to so many times what was expected, because a wait in the engine can be part of it.
+	unlikely = 8
+)
+
+// seconds that a hand-off of so many tokens takes.
+func (p *transferPrice) seconds(tokens int) float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.learned {
+		return assumedBase + assumedPerToken*float64(tokens)
+	}
+	return p.base + p.perToken*float64(tokens)
+}
+
+// learn takes a hand-off of so many tokens that took so many seconds.
+func (p *transferPrice) learn(tokens int, seconds float64) {
+	seconds = max(0, min(seconds, unlikely*p.seconds(tokens)))
+	x := float64(tokens) / 1000
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, sum := range []*float64{&p.n, &p.x, &p.y, &p.xx, &p.xy} {
+		*sum *= transferMemory
+	}
+	p.n, p.x, p.y, p.xx, p.xy = p.n+1, p.x+x, p.y+seconds, p.xx+x*x, p.xy+x*seconds
+	n, sx, sy, xx, xy := p.n, p.x, p.y, p.xx, p.xy
+	for _, x := range []float64{shortTransfer, longTransfer} {
+		y := assumedBase + assumedPerToken*1000*x
+		n, sx, sy, xx, xy = n+1, sx+x, sy+y, xx+x*x, xy+x*y
+	}
+	slope := max(0, (n*xy-sx*sy)/(n*xx-sx*sx)) // never 0: the assumed transfers differ
+	p.base, p.perToken, p.learned = max(0, (sy-slope*sx)/n), slope/1000, true
+}
+
+// kept is the prompt that the first leg has kept for the second, if its keys are by the root of v; else nil.
+func (state *pickState) kept(v *view) *prompt {
+	if state.from == nil || state.from.view.spec.Seed != v.spec.Seed {
+		return nil
+	}
+	return state.from.handoff.prompt
+}
+
+// describeLeg fills in what a decision has as a leg of a request. Its keys are known.
+func (d *Decision) describeLeg(s *scratch, state *pickState) {
+	d.handoff.leg = state.leg
+	switch state.leg {
+	case PrefillLeg:
+		kept := state.prompt
+		kept.keys, kept.former, kept.ids = d.keys, slices.Clone(state.former), nil
+		d.handoff.prompt, d.handoff.coming = &kept, state.coming
+		state.coming.coming.Add(1)
+	case DecodeLeg:
+		first := state.from.Target()
+		d.handoff.from, d.handoff.fromTarget = first.member, first
+		d.handoff.tokens = s.lacking[s.order[0]]
+		d.handoff.wait = d.view.members[s.index[s.order[0]]].load.Predict(d.now(), load.Work{})
+		d.counted = false // its usage counts what it has loaded as found
+		d.view.members[s.index[s.order[0]]].stats.picks.Add(1)
+	}
+}
+
+// reportsPrefill reports whether the end of the prefill shows, and is the time of a prefill: of streams by their first token,
+// and of a PrefillLeg by its answer. In a DecodeLeg it is the end of a transfer.
+func (d *Decision) reportsPrefill() bool {
+	return d.handoff.leg == PrefillLeg || d.streamed && d.handoff.leg == Whole
+}
+
+// addTo reports the hand-offs of a pool, if it has roles or has made any.
+func (h *handoffs) addTo(s *PoolStats, roles bool) {
+	if roles {
+		s.TransferSeconds = h.price.seconds(0)
+		s.TransferTokenSeconds = (h.price.seconds(pricedTokens) - s.TransferSeconds) / pricedTokens
+	}
+	for i := range h.outcomes {
+		if n := h.outcomes[i].Load(); n > 0 || roles {
+			if s.Handoffs == nil {
+				s.Handoffs = map[HandoffOutcome]int64{}
+			}
+			s.Handoffs[HandoffOutcome(i)] = n
+		}
+	}
+}
+
+// pricedTokens is a length that shows the price of a token.
+const pricedTokens = 1000

@@ -1,0 +1,134 @@
+package picker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// The plans for a request in a pool with roles are compared by their cost in seconds, all by the terms of MarginalCost:
+//
+//	alone     = wait, prefill and harm at the endpoint that decodes
+//	hand-off  = wait, prefill and harm at an endpoint that prefills + transfer + wait and harm at the endpoint that decodes
+//	transfer  = base + tokens that the endpoint which decodes lacks × seconds for each, both learned
+//
+// A running stream is so protected from a prefill beside it by the harm that this would do, and an endpoint that prefills
+// from requests by its queue.
+
+// plan decides whether a ranked request is handed over. If it is, the candidates for the first leg take the place of those
+// for the entire request in s, in order, and probe reports whether the request probes the first of them.
+func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (split, probe bool) {
+	rule := &v.spec.Policy.Handoffs
+	best := s.order[0]
+	uncached := s.question.Uncached(&s.candidates[best])
+	if rule.Rule == HandoffNever || rule.Rule == HandoffAbove && uncached < rule.UncachedTokens || uncached <= v.spec.BlockTokens {
+		return false, false
+	}
+	side := p.scratch.Get().(*scratch)
+	defer p.release(side)
+	v.prefillers(s, side, state, now)
+	if len(side.candidates) == 0 {
+		return false, false
+	}
+	scale := v.strategy
+	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
+		scale = yardstick
+	}
+	// One call for both kinds of endpoints, so that the terms that depend on all candidates are the same for both.
+	n := len(side.candidates)
+	all := append(slices.Clone(side.candidates), s.candidates...)
+	costs := make([]policy.Cost, len(all))
+	scale.Score(&s.question, all, costs)
+	side.costs = append(side.costs[:0], costs[:n]...)
+	side.order = policy.Rank(&s.question, side.candidates, side.costs, side.order, max(1, v.spec.Policy.Attempts))
+	alone := costs[n+best].First
+	receiver, receives := v.receiver(s, scale)
+	if rule.Rule == HandoffByCost && side.costs[side.order[0]].First+receives >= alone {
+		return false, false
+	}
+	ok, probe := v.members[side.index[side.order[0]]].circuit.Take(now, v.spec.Policy.CircuitFailures)
+	if !ok {
+		return false, false
+	}
+	state.coming = v.members[s.index[receiver]]
+	state.leg = PrefillLeg
+	s.candidates, side.candidates = side.candidates, s.candidates
+	s.index, side.index = side.index, s.index
+	s.matches, side.matches = side.matches, s.matches
+	s.ignored, side.ignored = side.ignored, s.ignored
+	s.costs, side.costs = side.costs, s.costs
+	s.order, side.order = side.order, s.order
+	return true, probe
+}
+
+// prefillers leaves the endpoints that can take the first leg of a request now, with their matches, in side. s has those for
+// the entire request.
+func (v *view) prefillers(s, side *scratch, state *pickState, now time.Time) {
+	at := v.place(s.request.Model)
+	at.prefills = true
+	side.candidates = v.eligible(now, &at, state.reach(v, now), side)
+	n := 0
+	for c, i := range side.index {
+		// Endpoints of which none was left that answers (noGuards), or that are full, are no help.
+		if side.guards == noGuards || !v.takes(now, i, &side.candidates[c].Load) ||
+			!v.members[i].handoffs.closed(now, handoffFailures) {
+			continue
+		}
+		side.candidates[n], side.index[n] = side.candidates[c], i
+		n++
+	}
+	side.candidates, side.index = side.candidates[:n], side.index[:n]
+	v.matchKeys(side, &state.prompt, true)
+	side.chunks = resize(side.chunks, len(s.chunks))
+	for h := range s.chunks {
+		side.chunks[h] = append(side.chunks[h][:0], s.chunks[h]...)
+	}
+	v.matchRouted(side, &state.prompt)
+}
+
+// receiver is the candidate that a request is best handed over to, and what the hand-off and the wait there cost, in seconds.
+// Strategies that do not count in seconds keep their first choice.
+func (v *view) receiver(s *scratch, scale policy.Policy) (best int, seconds float64) {
+	loaded := slices.Clone(s.candidates)
+	question := s.question
+	v.load(&question, loaded)
+	costs := make([]policy.Cost, len(loaded))
+	scale.Score(&question, loaded, costs)
+	best = s.order[0]
+	if v.spec.Policy.Strategy.Type == policy.MarginalCost {
+		for c := range costs {
+			if costs[c].First < costs[best].First {
+				best = c
+			}
+		}
+	}
+	return best, costs[best].First
+}
+
+// load turns candidates into ones to which the request's blocks are transferred: the transfer is a delay, and then they hold
+// all of the prompt.
+func (v *view) load(question *policy.Request, candidates []policy.Candidate) {
+	if question.Blocks == 0 {
+		question.Blocks = question.PromptTokens / max(1, question.BlockTokens)
+	}
+	for c := range candidates {
+		candidates[c].Delay += v.handoffs.price.seconds(question.Uncached(&candidates[c]))
+		candidates[c].Match = kvindex.Match{}
+		candidates[c].Match.Tiers[kvblock.GPU] = uint32(question.Blocks) // at most maxKeyed
+	}
+}
+
+// receive prepares the candidates of a DecodeLeg for the strategy. Strategies that do not count in seconds see what the
+// endpoints hold.
+func (v *view) receive(s *scratch, question *policy.Request) {
+	s.lacking = resize(s.lacking, len(s.candidates))
+	for c := range s.candidates {
+		s.lacking[c] = question.Uncached(&s.candidates[c])
+	}
+	if v.spec.Policy.Strategy.Type == policy.MarginalCost {
+		v.load(question, s.candidates)
+	}
+}
