@@ -52,7 +52,7 @@ type member struct {
 	renderFrom atomic.Int64
 	// coming is the number of requests that other endpoints prefill for this one; handoffs opens when hand-offs from it fail.
 	coming   atomic.Int64
-	handoffs circuit
+	handoffs circuit.Circuit
 }
 
 // pool is what the picker keeps of a pool across changes of its Spec.

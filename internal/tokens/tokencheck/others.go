@@ -83,5 +83,7 @@ func (k *keeper) askOthers(ctx context.Context, pool *Pool, engines []*endpoint.
 
 // alike reports whether two engines have given the same answers.
 func alike(a, b []reply) bool {
-	return slices.EqualFunc(a, b, func(a, b reply) bool { return a.refused == b.refused && a.Number == b.Number && slices.Equal(a.IDs, b.IDs) })
+	return slices.EqualFunc(a, b, func(a, b reply) bool {
+		return a.refused == b.refused && a.Number == b.Number && slices.Equal(a.IDs, b.IDs)
+	})
 }
