@@ -182,7 +182,7 @@ func (d *Decision) begin(i int) {
 	now := d.now()
 	d.target, d.sent = i, now
 	t := &d.Targets[i]
-	d.sound = t.member.circuit.Sound()
+	d.sound = t.member.circuit.Failures() == 0
 	if d.session != 0 && d.handoff.leg != PrefillLeg { // the next turn begins where the answer was generated
 
 		d.view.homes.Put(d.session, t.member.hash, now)

@@ -162,7 +162,7 @@ func (d *Decision) endLeg(outcome Outcome) {
 		d.Handoff(HandoffClientGone)
 	case d.handoff.leg == DecodeLeg && (outcome == Completed || outcome == Rejected):
 		d.Handoff(HandoffCompleted)
-		d.handoff.from.handoffs.succeed(d.sent)
+		d.handoff.from.handoffs.Succeed(d.sent)
 	case d.handoff.leg == DecodeLeg:
 		d.handoffFailed()
 	}
@@ -173,8 +173,8 @@ func (d *Decision) endLeg(outcome Outcome) {
 func (d *Decision) handoffFailed() {
 	d.Handoff(HandoffDecodeFailed)
 	from, now := d.handoff.from, d.now()
-	from.handoffs.fail(now, handoffFailures, d.view.spec.Policy.CircuitOpen)
-	if from.handoffs.failures.Load() == handoffFailures {
+	from.handoffs.Fail(now, handoffFailures, d.view.spec.Policy.CircuitOpen)
+	if from.handoffs.Failures() == handoffFailures {
 		d.view.log.Info("Hand-offs from the endpoint fail: it prefills for no others for a time", "pool", d.view.spec.Name,
 			"endpoint", nameOf(d.handoff.fromTarget.Endpoint))
 	}

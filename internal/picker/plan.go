@@ -74,7 +74,7 @@ func (v *view) prefillers(s, side *scratch, state *pickState, now time.Time) {
 	for c, i := range side.index {
 		// Endpoints of which none was left that answers (noGuards), or that are full, are no help.
 		if side.guards == noGuards || !v.takes(now, i, &side.candidates[c].Load) ||
-			!v.members[i].handoffs.closed(now, handoffFailures) {
+			!v.members[i].handoffs.Closed(now, handoffFailures) {
 			continue
 		}
 		side.candidates[n], side.index[n] = side.candidates[c], i

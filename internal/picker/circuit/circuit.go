@@ -72,8 +72,8 @@ func (c *Circuit) Succeed(sent time.Time) {
 // SetAnswered sets whether the last failure was an answer of the endpoint, so that the endpoint is there.
 func (c *Circuit) SetAnswered(answered bool) { c.answered.Store(answered) }
 
-// Sound reports whether the endpoint has not failed since its last success.
-func (c *Circuit) Sound() bool { return c.failures.Load() == 0 }
+// Failures is the number of failures in a row.
+func (c *Circuit) Failures() int { return int(c.failures.Load()) }
 
 // Probed reports whether a probe request is under way.
 func (c *Circuit) Probed() bool {
