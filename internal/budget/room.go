@@ -12,7 +12,7 @@ type Room struct {
 // NewRoom makes a room of so many bytes.
 func NewRoom(limit int64) *Room { return &Room{limit: limit} }
 
-// Take takes n bytes for one who has held bytes already, and reports whether there was room.
+// Take takes n bytes for a holder that has held bytes already, and reports whether there was room.
 func (r *Room) Take(n, held int) bool {
 	if r == nil {
 		return true
