@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
@@ -70,9 +71,7 @@ type Inbox struct {
 	messages, passedOver, expired atomic.Uint64
 	assumptions                   [NumRefusals]atomic.Uint64
 
-	// limit of the bytes of all guesses together, and what they take.
-	limit int64
-	bytes atomic.Int64
+	room *budget.Room // of all guesses together
 
 	mu    sync.Mutex
 	peers map[uint64]*Receiver // guarded by mu, by incarnation
@@ -88,21 +87,11 @@ var (
 
 // NewInbox returns an inbox without peers. self is the picker's own incarnation.
 func NewInbox(pools Pools, self uint64) *Inbox {
-	return &Inbox{pools: pools, self: self, limit: MaxPeers * maxGuessBytes, peers: map[uint64]*Receiver{}}
+	return &Inbox{pools: pools, self: self, peers: map[uint64]*Receiver{}}
 }
 
-// Limit bounds the assumptions of all peers together, in bytes. A single peer can have as much as is free, so that the others keep
-// some. Call it before Open.
-func (b *Inbox) Limit(bytes int64) { b.limit = bytes }
-
-// take counts n bytes for a peer that has held bytes already, and reports whether there is room.
-func (b *Inbox) take(n, held int64) bool {
-	if all := b.bytes.Add(n); held+n > min(maxGuessBytes, b.limit-all) {
-		b.bytes.Add(-n)
-		return false
-	}
-	return true
-}
+// Limit bounds the assumptions of all peers together, in bytes. Call it before Open.
+func (b *Inbox) Limit(bytes int64) { b.room = budget.NewRoom(bytes) }
 
 // Meter makes the inbox apply what peers send about tenants. Call it before Open.
 func (b *Inbox) Meter(t Tenants) { b.tenants = t }

@@ -257,7 +257,7 @@ func ago(now time.Time, microseconds uint64) time.Time {
 // assume makes a guess of an assumption. mu is held.
 func (r *Receiver) assume(now time.Time, in *pb.Assumption) Refusal {
 	bytes := assumptionBytes + 8*len(in.GetKeys())
-	if _, known := r.guesses[in.GetId()]; known || !r.inbox.take(int64(bytes), int64(r.bytes)) {
+	if _, known := r.guesses[in.GetId()]; known || r.bytes+bytes > maxGuessBytes || !r.inbox.room.Take(bytes, r.bytes) {
 		return NoRoom
 	}
 	a := &Assumption{
@@ -270,7 +270,7 @@ func (r *Receiver) assume(now time.Time, in *pb.Assumption) Refusal {
 	}
 	g, refusal := r.inbox.pools.Assume(a)
 	if refusal != Taken {
-		r.inbox.bytes.Add(-int64(bytes))
+		r.inbox.room.Put(bytes)
 		return refusal
 	}
 	r.guesses[in.GetId()] = guess{g, a.Until, bytes}
@@ -283,7 +283,7 @@ func (r *Receiver) withdraw(id uint64) {
 	if g, ok := r.guesses[id]; ok {
 		g.Withdraw()
 		r.bytes -= g.bytes
-		r.inbox.bytes.Add(-int64(g.bytes))
+		r.inbox.room.Put(g.bytes)
 		delete(r.guesses, id)
 	}
 }

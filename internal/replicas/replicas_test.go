@@ -346,7 +346,7 @@ func TestAllPeersTogetherAreBounded(t *testing.T) {
 	}
 	w.now = w.now.Add(2 * maxLife)
 	b.Expire(w.now)
-	if left := b.bytes.Load(); left != 0 {
+	if left := b.room.Held(); left != 0 {
 		t.Errorf("%d bytes are counted without a peer", left)
 	}
 }

@@ -76,7 +76,8 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		Log:     log.WithName("events")})
 	a.library = a.newLibrary()
 	a.tokens = tokencheck.New(tokencheck.Config{
-		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, CacheBytes: a.plan.tokens, Log: log.WithName("tokens"),
+		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, CacheBytes: a.plan.tokens,
+		Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))
 	var connected func(scrape.Target, error)

@@ -75,7 +75,8 @@ func ports(f *testing.F) (all []fuzzed) {
 	}
 	args := []string{"--report-address", "127.0.0.1:0", "--report-secret-file", file("secret", "0123456789abcdef0123456789abcdef")}
 	plain := runOn(f, dir, append(args, "--ext-proc-plaintext", "--report-insecure")...)
-	encrypted := runOn(f, dir, append(args, "--report-cert", file("tls.crt", string(leaf.Cert)), "--report-key", file("tls.key", string(leaf.Key)))...)
+	cert, key := file("tls.crt", string(leaf.Cert)), file("tls.key", string(leaf.Key))
+	encrypted := runOn(f, dir, append(args, "--report-cert", cert, "--report-key", key)...)
 	for _, i := range []*instance{plain, encrypted} {
 		i.awaitReady()
 		i.eventually("an answer", func() bool { status, _ := i.complete("m"); return status == http.StatusOK })

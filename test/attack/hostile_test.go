@@ -205,7 +205,8 @@ func hugePrompts() (all []hugePrompt) {
 	}
 	junk := "[0" + strings.Repeat(",0", 8<<20) + "]"
 	tools := `"tools":[{"type":"function","function":{"name":"f","parameters":{"x":` + junk + `}}}]` // which the template prints
-	return append(all, hugePrompt{"/v1/chat/completions", []byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}],` + tools + `}`)})
+	chat := `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}],` + tools + `}`
+	return append(all, hugePrompt{"/v1/chat/completions", []byte(chat)})
 }
 
 // hugePrompt sends one of them.
@@ -214,7 +215,7 @@ func (a *army) hugePrompt(ctx context.Context, worker int) {
 	a.exchange(ctx, worker, post(p.path, badKey, len(p.body)), p.body)
 }
 
-// longConversation sends a long text of random words, of which no two requests share the beginning.
+// longConversation sends a long text of random words. No two requests share the beginning.
 func (a *army) longConversation(ctx context.Context, worker int) {
 	var text strings.Builder
 	for text.Len() < 200<<10 {

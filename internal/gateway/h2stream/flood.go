@@ -110,7 +110,7 @@ func (s *savings) draw(host string, n int, now time.Time) int {
 	return n
 }
 
-// grown is what there is with what time has brought.
+// grown is the credit at now.
 func (s saved) grown(now time.Time) int {
 	return min(maxCredit, s.left+int(now.Sub(s.at).Seconds()*creditPerSecond))
 }
