@@ -3,6 +3,7 @@ package picker
 import (
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -66,13 +67,13 @@ func (t *trust) recorded() (plain, odd []int, lost int) {
 // were answered last have one, and one that has lost trust is forgotten only if all have.
 func TestRecordsOfAnEndpointAreBounded(t *testing.T) {
 	const bound = 400 << 10
-	for seed := range uint64(20) {
+	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		var tr trust
 		now := time.Unix(1e9, 0)
 		m := &member{}
 		lies := func(i int) bool { return i%3 == int(seed%4) } // the engine finds nothing for these classes; with 3 for none
-		for range 40_000 {
+		for range 5000 {
 			i := rng.IntN(numClasses)
 			if rng.IntN(2) == 0 {
 				i %= 2 * numTraits // these are frequent
@@ -123,5 +124,30 @@ func TestALostRecordOutlivesOthers(t *testing.T) {
 	}
 	if tr.believes(adapter, false) {
 		t.Error("the class is trusted again without an answer")
+	}
+}
+
+// TestRecordsAreSafeForConcurrentUse: answers of all classes arrive while others are picked and counted.
+func TestRecordsAreSafeForConcurrentUse(t *testing.T) {
+	var tr trust
+	var all sync.WaitGroup
+	m := &member{}
+	for worker := range 4 {
+		all.Go(func() {
+			now := time.Unix(1e9, 0)
+			for i := range 2 * numClasses {
+				c := classAt((i*7 + worker) % numClasses)
+				now = now.Add(trustGrace)
+				tr.answered(now, c, &suspect{verdict: verdict{announced: 160, found: 160 * (i % 2)}, picked: now, member: m})
+				tr.believes(c, true)
+				if i%100 == 0 {
+					tr.addTo(&Trust{}, "pod-0/0")
+				}
+			}
+		})
+	}
+	all.Wait()
+	if _, odd, lost := tr.recorded(); len(odd) != maxOdd || int(tr.lost.Load()) != lost {
+		t.Errorf("%d records of odd classes, %d lost, %d counted", len(odd), lost, tr.lost.Load())
 	}
 }

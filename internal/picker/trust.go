@@ -29,7 +29,7 @@ import (
 //
 // Classes of plain requests always have a record. Clients choose the traits of others, so that of those classes only the maxOdd that
 // were answered last have one: a client with requests of all classes makes an endpoint hold 64 records of at most 6 KiB, in place of
-// 384. A class whose record was dropped begins anew, trusted.
+// 384. A class whose record was dropped begins again, trusted.
 type trust struct {
 	lost    atomic.Int32 // records that are
 	records [numClasses]atomic.Pointer[record]

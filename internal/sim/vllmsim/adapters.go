@@ -112,7 +112,7 @@ func (e *Engine) loadAdapter(w http.ResponseWriter, _ *http.Request, body []byte
 		return invalid("body.lora_path", "the adapter's path is missing")
 	case *req.Name == "" || *req.Path == "":
 		return invalidAdapter("an adapter has a name and a path")
-	case slices.Contains(e.cfg.ServedModelNames, *req.Name):
+	case e.cfg.Release >= sinceBaseNameRefused && slices.Contains(e.cfg.ServedModelNames, *req.Name):
 		return invalidAdapter("the name is that of the model")
 	}
 	if _, loaded := e.adapters.find(*req.Name); loaded && !req.InPlace {

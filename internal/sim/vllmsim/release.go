@@ -28,6 +28,12 @@ const (
 	sinceRejections Release = 32 << 8
 )
 
+// Releases from which on a request is checked or answered in the present way.
+const (
+	sinceBaseNameRefused Release = 31 << 8 // an adapter cannot be loaded under the model's name
+	sinceSleepAnswers    Release = 32 << 8 // /sleep and /wake_up check the level and answer with what they have done
+)
+
 // oldestRelease is the first one with KV events.
 const oldestRelease Release = 9 << 8
 

@@ -46,7 +46,7 @@ func (e *Engine) serveSleep(w http.ResponseWriter, r *http.Request) {
 	level := 1
 	mode, err := stopMode(r)
 	if text := r.URL.Query().Get("level"); text != "" && err == nil {
-		if level, err = strconv.Atoi(text); err != nil || level < 0 || level > 2 {
+		if level, err = strconv.Atoi(text); err != nil || e.cfg.Release >= sinceSleepAnswers && (level < 0 || level > 2) {
 			err = invalid("query.level", "the level is 0, 1 or 2")
 		}
 	}
@@ -62,7 +62,7 @@ func (e *Engine) serveSleep(w http.ResponseWriter, r *http.Request) {
 		shown = noState
 	}
 	e.metrics.sleep(shown)
-	e.writeJSON(w, map[string]any{"status": "sleeping", "level": level})
+	e.writeStop(w, map[string]any{"status": "sleeping", "level": level})
 }
 
 // noState: the engine sleeps at level 0, which no state of its metric stands for.
@@ -73,7 +73,16 @@ func (e *Engine) serveWake(w http.ResponseWriter, _ *http.Request) {
 	defer e.stopping.Unlock()
 	e.loop.hold(false)
 	e.metrics.sleep(0)
-	e.writeJSON(w, map[string]any{"status": "awake", "tags": nil})
+	e.writeStop(w, map[string]any{"status": "awake", "tags": nil})
+}
+
+// writeStop answers a request to sleep or wake up; older releases say nothing.
+func (e *Engine) writeStop(w http.ResponseWriter, done map[string]any) {
+	if e.cfg.Release < sinceSleepAnswers {
+		e.writePlain(w, "")
+		return
+	}
+	e.writeJSON(w, done)
 }
 
 func (e *Engine) servePause(w http.ResponseWriter, r *http.Request) {

@@ -25,6 +25,9 @@ type cacheStep struct {
 	fields string
 	path   string // in place of a completion
 	body   string // of path
+	// undo is a path and a body that are sent afterwards, so that releases which accept the step go on as the others do. The answer is
+	// not noted.
+	undo [2]string
 }
 
 // numbers are n ids from first on; small ones keep the recorded frames small.
@@ -129,6 +132,11 @@ func (j *judge) cache(ctx context.Context) error {
 			j.frames = append(j.frames, Frame{Case: j.Name + s.name, Seq: m.seq, Payload: m.payload})
 		}
 		o.set("events", fmt.Sprint(n))
+		if s.undo[0] != "" {
+			if _, _, err := j.send(ctx, post(s.undo[0], "", s.undo[1])); err != nil {
+				return err
+			}
+		}
 		now, err := j.counters(ctx)
 		if err != nil {
 			return err
