@@ -152,7 +152,7 @@ func (r *reconciliation) createPod(ctx context.Context, a *lifecycle.Action) err
 // injection is what goes into pods of this pool.
 func (r *reconciliation) injection() podtemplate.Options {
 	options := podtemplate.For(r.pool)
-	options.ReporterImage, options.Version = r.ReporterImage, r.Version
+	options.ReporterImage, options.ReporterLogLevel, options.Version = r.ReporterImage, r.ReporterLogLevel, r.Version
 	return options
 }
 
