@@ -150,7 +150,7 @@ func TestWhatAPoolSetsTakesEffect(t *testing.T) {
 	}
 }
 
-// checkLog reads the decisions that a picker has logged: one for each of its requests, all of which stayed on its island.
+// checkLog reads the decisions that a picker has logged: one for each of its requests. All requests stayed on its island.
 func (w *world) checkLog(picker *corev1.Pod) {
 	w.Helper()
 	near := w.podsOf(v1alpha1.LabelIsland + "=here")
