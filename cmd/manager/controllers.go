@@ -90,7 +90,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 				},
 			}
 		},
-		ReporterImage: o.reporterImage, Version: injected,
+		ReporterImage: o.reporterImage, ReporterLogLevel: o.reporterLogLevel, Version: injected,
 		// Nodes are not namespaced: an operator limited to some namespaces cannot read them.
 		NodeSignals: len(o.namespaces) == 0,
 		Others:      others,

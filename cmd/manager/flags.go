@@ -30,7 +30,8 @@ type options struct {
 	leaderElectionNamespace string
 
 	pickerImage, reporterImage string
-	pickerLogLevel             string
+	// log levels of the pickers and reporters that the operator creates
+	pickerLogLevel, reporterLogLevel string
 
 	// account is the operator's own, and token the file with what proves it to pickers.
 	account types.NamespacedName
@@ -54,7 +55,7 @@ var described = flags.Program{
 		{Title: "Required", Prefixes: []string{"picker-image", "reporter-image", "service-account"}},
 		{Title: "Addresses", Prefixes: []string{"health-address", "metrics-", "keda-"}},
 		{Title: "The cluster", Prefixes: []string{"namespace", "kubeconfig", "leader-", "pod", "token-file"}},
-		{Title: "Logs", Prefixes: []string{"log-", "picker-log-level"}},
+		{Title: "Logs", Prefixes: []string{"log-", "picker-log-level", "reporter-log-level"}},
 	},
 }
 
@@ -73,6 +74,7 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.pickerImage, "picker-image", "", "`image` of the pickers (required)")
 	f.StringVar(&o.reporterImage, "reporter-image", "", "`image` of the reporters (required)")
 	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, warn, info, debug or trace")
+	f.StringVar(&o.reporterLogLevel, "reporter-log-level", "info", "log level of the reporters: error, warn, info, debug or trace; new pods have it")
 	f.Func("service-account", "`NAMESPACE/NAME` of the operator's own service account, to which pickers send their state (required)",
 		func(s string) error {
 			namespace, name, ok := strings.Cut(s, "/")
@@ -118,6 +120,7 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	var known bool
 	o.logLevel, known = logging.Levels[level]
 	_, pickerKnown := logging.Levels[o.pickerLogLevel]
+	_, reporterKnown := logging.Levels[o.reporterLogLevel]
 	switch {
 	case f.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
@@ -129,6 +132,8 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--log-level %q: want error, warn, info, debug or trace", level)
 	case !pickerKnown:
 		return fmt.Errorf("--picker-log-level %q: want error, warn, info, debug or trace", o.pickerLogLevel)
+	case !reporterKnown:
+		return fmt.Errorf("--reporter-log-level %q: want error, warn, info, debug or trace", o.reporterLogLevel)
 	case o.logFormat != logging.Text && o.logFormat != logging.JSON:
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 	case o.pickerImage == "":

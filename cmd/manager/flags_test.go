@@ -1,7 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+	"flag"
 	"io"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +27,7 @@ func TestFlags(t *testing.T) {
 		"a namespace that is not":   {args: append(slices.Clone(images), "--namespace=A"), want: "lower case"},
 		"a level that is not":       {args: append(slices.Clone(images), "--log-level=loud"), want: "--log-level"},
 		"a picker's that is not":    {args: append(slices.Clone(images), "--picker-log-level=loud"), want: "--picker-log-level"},
+		"a reporter's that is not":  {args: append(slices.Clone(images), "--reporter-log-level=loud"), want: "--reporter-log-level"},
 		"a format that is not":      {args: append(slices.Clone(images), "--log-format=xml"), want: "--log-format"},
 		"certificates without KEDA": {args: append(slices.Clone(images), "--keda-cert-dir=/certs"), want: "--keda-address"},
 		"a CA without certificates": {args: append(slices.Clone(images), "--keda-address=:1", "--keda-client-ca=/ca"), want: "--keda-cert-dir"},
@@ -47,5 +53,55 @@ func TestFlags(t *testing.T) {
 				t.Errorf("namespaces %v", o.namespaces)
 			}
 		})
+	}
+}
+
+// unreachable are flags that the chart does not set, with the reason. Its value extraArgs can set them all.
+var unreachable = map[string]string{
+	"version":                   "prints and exits",
+	"kubeconfig":                "the operator uses the account of its pod",
+	"health-address":            "the Deployment's probes ask the default port",
+	"leader-election":           "the default suits any number of replicas",
+	"leader-election-namespace": "the default is the operator's own namespace, where the chart grants the right",
+	"token-file":                "the Deployment mounts the token at the default path",
+}
+
+// TestEveryFlagIsSetByTheChartOrIsListed keeps a flag from being one that users of the chart can neither set nor miss.
+func TestEveryFlagIsSetByTheChartOrIsListed(t *testing.T) {
+	text, err := os.ReadFile("../../charts/kvasir/templates/deployment.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := map[string]bool{}
+	for _, found := range regexp.MustCompile(`(?m)^ +- --([a-z-]+)=`).FindAllStringSubmatch(string(text), -1) {
+		set[found[1]] = true
+	}
+	var help bytes.Buffer
+	if _, err := parse([]string{"-h"}, &help, &help); !errors.Is(err, flag.ErrHelp) {
+		t.Fatalf("help: %v", err)
+	}
+	all := map[string]bool{}
+	for line := range strings.Lines(help.String()) {
+		if name, ok := strings.CutPrefix(line, "  --"); ok {
+			all[strings.Fields(name)[0]] = true
+		}
+	}
+	for name := range all {
+		if why := unreachable[name]; set[name] == (why != "") {
+			t.Errorf("--%s: the chart sets it (%t), and it is listed as unreachable for the reason %q: want one of both", name, set[name], why)
+		}
+	}
+	for name := range set {
+		if !all[name] {
+			t.Errorf("the chart sets --%s, which is no flag", name)
+		}
+	}
+	for name := range unreachable {
+		if !all[name] {
+			t.Errorf("--%s is listed and is no flag", name)
+		}
+	}
+	if len(all) < 10 || len(set) < 10 {
+		t.Errorf("only the flags %v were found, and %v in the chart", all, set)
 	}
 }

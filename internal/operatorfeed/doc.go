@@ -37,6 +37,11 @@ type State struct {
 	Gateways Finding
 	// Model reports whether the engines list the pool's model.
 	Model Finding
+	// Accepted reports whether the replica can apply the pool, with what the pool names, as of AcceptedGeneration.
+	Accepted           Finding
+	AcceptedGeneration int64
+	// Unserved replicas do not serve the pool: besides the replica's name and incarnation, only Accepted is known.
+	Unserved bool
 	// Resources reports whether the replica's memory, goroutines and descriptors suffice.
 	Resources Finding
 	// Pods by UID: all that the pool selects and the replica has seen.

@@ -280,6 +280,31 @@ func TestFindingsOfAllReplicas(t *testing.T) {
 	}
 }
 
+// TestAReplicaThatRefusesThePoolCountsAsNone: it picks nothing, and what it counts is not the pool's load; but while it is ready,
+// requests can still run that it had sent before.
+func TestAReplicaThatRefusesThePoolCountsAsNone(t *testing.T) {
+	refusing := func(picker string) State {
+		return State{Picker: picker, Unserved: true, Accepted: Finding{Verdict: Bad, Reason: "Invalid"}, AcceptedGeneration: 2}
+	}
+	var p Pool
+	p.Receive(start, say("a", true))
+	p.Receive(start, refusing("b"))
+	v := p.View(start, []Expected{{"a", true}, {"b", false}})
+	if _, acknowledged := v.Acknowledged("u"); len(v.Replicas) != 1 || len(v.Refusing) != 1 || !acknowledged || v.Live() != 1 {
+		t.Errorf("one of two replicas refuses the pool: %d report, %d refuse, the mark is acknowledged: %t", len(v.Replicas), len(v.Refusing), acknowledged)
+	}
+	v = p.View(start, []Expected{{"a", true}, {"b", true}})
+	if _, acknowledged := v.Acknowledged("u"); acknowledged {
+		t.Error("a ready replica that refuses the pool can have requests at the pod, and its silence is taken for none")
+	}
+	if f, refused := v.Refused(2); !refused || f.Reason != "Invalid" {
+		t.Errorf("refused: %t, %v", refused, f)
+	}
+	if _, refused := v.Refused(3); refused {
+		t.Error("what was said of one generation counts for the next")
+	}
+}
+
 func TestKeyIDIsThatOfAll(t *testing.T) {
 	var p Pool
 	p.Receive(start, State{Picker: "a", KeyID: "1"})

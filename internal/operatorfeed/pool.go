@@ -76,6 +76,10 @@ func (p *Pool) View(now time.Time, expected []Expected) View {
 		names[e.Picker] = true
 		r := p.replicas[e.Picker]
 		fresh := r != nil && now.Sub(r.received) <= Fresh
+		if fresh && r.state.Unserved {
+			v.Refusing = append(v.Refusing, r.state)
+			fresh = false // it says nothing of its requests
+		}
 		switch {
 		case fresh:
 			reporting = append(reporting, r)

@@ -9,6 +9,9 @@ type View struct {
 	Replicas []State
 	// Silent are ready replicas without a recent report: they might still pick anything.
 	Silent []string
+	// Refusing are replicas that do not serve the pool, and report why. Those that are ready are Silent, too: requests can still
+	// run that they had sent before.
+	Refusing []State
 	// Totals are the counters of all replicas since the operator has begun to listen, including those that are
 	// gone; Waiting and LastRequest are of those that report.
 	Totals Totals
@@ -90,6 +93,18 @@ func (v *View) Gateways() (Finding, bool) {
 // Model is the worst finding of any replica about the models that the engines list; false when none has seen a list.
 func (v *View) Model() (Finding, bool) {
 	return v.worst(func(s *State) Finding { return s.Model })
+}
+
+// Refused is why a replica cannot apply this generation of the pool with what it names; false when none has said so.
+func (v *View) Refused(generation int64) (Finding, bool) {
+	for _, list := range [][]State{v.Refusing, v.Replicas} {
+		for i := range list {
+			if s := &list[i]; s.Accepted.Verdict == Bad && s.AcceptedGeneration == generation {
+				return s.Accepted, true
+			}
+		}
+	}
+	return Finding{}, false
 }
 
 // Resources is the worst finding of any replica about its resources; false when no replica reports it.

@@ -18,8 +18,8 @@ func tenants(t testing.TB, reject bool) *TenantsSpec {
 		t.Fatal(err)
 	}
 	known, _ := tenant.NewDirectory([]tenant.Entry{acme})
-	gold := &tenant.Class{Name: "gold", Weight: 8, MaxConcurrent: 2, TokensPerMinute: 10_000}
-	rest := &tenant.Class{Name: "default", Weight: 1, Models: []string{"other"}, Capped: true, MaxLevel: -5}
+	gold := &tenant.Class{Weight: 8, MaxConcurrent: 2, TokensPerMinute: 10_000}
+	rest := &tenant.Class{Weight: 1, Models: []string{"other"}, Capped: true, MaxLevel: -5}
 	return &TenantsSpec{Known: known, Reject: reject, Classes: map[string]*tenant.Class{"gold": gold, "default": rest}, Default: rest}
 }
 
@@ -136,7 +136,7 @@ func TestATenantIsNamedByAGatewaysHeader(t *testing.T) {
 		{"without a name", &anybody, FairnessHeader, "", "", "", true},
 	} {
 		name, class, err := test.spec.identify(func(h string) string { return map[string]string{test.header: test.value}[h] })
-		if (err != nil) != test.refused || name != test.tenant || (class != nil && class.Name != test.class) {
+		if (err != nil) != test.refused || name != test.tenant || (class != nil && class != listed.Classes[test.class]) {
 			t.Errorf("%s: %q %v %v", test.name, name, class, err)
 		}
 	}

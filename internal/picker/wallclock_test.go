@@ -33,7 +33,7 @@ func playHours(t *testing.T, start time.Time, set time.Duration) (story []string
 	spec := testSpec(t, 3)
 	limited := tenants(t, false)
 	limited.Classes["gold"].MaxConcurrent = 0
-	limited.Default = &tenant.Class{Name: "default", Weight: 1, RequestsPerMinute: 10}
+	limited.Default = &tenant.Class{Weight: 1, RequestsPerMinute: 10}
 	spec.Policy.Admission.Tenants = limited
 	var asked []string
 	fail := func(pod string) func(context.Context) error {

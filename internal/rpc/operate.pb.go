@@ -143,7 +143,12 @@ type OperateState struct {
 	// Whether the replica's memory, goroutines and descriptors suffice.
 	Resources *OperateFinding `protobuf:"bytes,13,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Whether the engines list the pool's model.
-	Model         *OperateFinding `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`
+	Model *OperateFinding `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`
+	// Whether the replica can apply the pool and what it names, and the generation of the pool that this is about.
+	Accepted           *OperateFinding `protobuf:"bytes,15,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	AcceptedGeneration int64           `protobuf:"varint,16,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
+	// The replica does not serve the pool: only picker, incarnation and the two fields before this one have values.
+	Unserved      bool `protobuf:"varint,17,opt,name=unserved,proto3" json:"unserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -274,6 +279,27 @@ func (x *OperateState) GetModel() *OperateFinding {
 		return x.Model
 	}
 	return nil
+}
+
+func (x *OperateState) GetAccepted() *OperateFinding {
+	if x != nil {
+		return x.Accepted
+	}
+	return nil
+}
+
+func (x *OperateState) GetAcceptedGeneration() int64 {
+	if x != nil {
+		return x.AcceptedGeneration
+	}
+	return 0
+}
+
+func (x *OperateState) GetUnserved() bool {
+	if x != nil {
+		return x.Unserved
+	}
+	return false
 }
 
 // OperateFinding is the state of one condition of the pool.
@@ -754,7 +780,7 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\n" +
 	"\x1ainternal/rpc/operate.proto\x12\x11kvasir.operate.v1\"\"\n" +
 	"\fWatchRequest\x12\x12\n" +
-	"\x04pool\x18\x01 \x01(\tR\x04pool\"\x92\x05\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\"\x9e\x06\n" +
 	"\fOperateState\x12\x16\n" +
 	"\x06picker\x18\x01 \x01(\tR\x06picker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12'\n" +
@@ -771,7 +797,10 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\vpredictions\x18\v \x01(\v2!.kvasir.operate.v1.OperateFindingR\vpredictions\x12=\n" +
 	"\bgateways\x18\f \x01(\v2!.kvasir.operate.v1.OperateFindingR\bgateways\x12?\n" +
 	"\tresources\x18\r \x01(\v2!.kvasir.operate.v1.OperateFindingR\tresources\x127\n" +
-	"\x05model\x18\x0e \x01(\v2!.kvasir.operate.v1.OperateFindingR\x05model\"\xbe\x01\n" +
+	"\x05model\x18\x0e \x01(\v2!.kvasir.operate.v1.OperateFindingR\x05model\x12=\n" +
+	"\baccepted\x18\x0f \x01(\v2!.kvasir.operate.v1.OperateFindingR\baccepted\x12/\n" +
+	"\x13accepted_generation\x18\x10 \x01(\x03R\x12acceptedGeneration\x12\x1a\n" +
+	"\bunserved\x18\x11 \x01(\bR\bunserved\"\xbe\x01\n" +
 	"\x0eOperateFinding\x12C\n" +
 	"\averdict\x18\x01 \x01(\x0e2).kvasir.operate.v1.OperateFinding.VerdictR\averdict\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -859,16 +888,17 @@ var file_internal_rpc_operate_proto_depIdxs = []int32{
 	3,  // 4: kvasir.operate.v1.OperateState.gateways:type_name -> kvasir.operate.v1.OperateFinding
 	3,  // 5: kvasir.operate.v1.OperateState.resources:type_name -> kvasir.operate.v1.OperateFinding
 	3,  // 6: kvasir.operate.v1.OperateState.model:type_name -> kvasir.operate.v1.OperateFinding
-	0,  // 7: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
-	1,  // 8: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
-	6,  // 9: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
-	2,  // 10: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
-	7,  // 11: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
-	10, // [10:12] is the sub-list for method output_type
-	8,  // [8:10] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	3,  // 7: kvasir.operate.v1.OperateState.accepted:type_name -> kvasir.operate.v1.OperateFinding
+	0,  // 8: kvasir.operate.v1.OperateFinding.verdict:type_name -> kvasir.operate.v1.OperateFinding.Verdict
+	1,  // 9: kvasir.operate.v1.Operate.Watch:input_type -> kvasir.operate.v1.WatchRequest
+	6,  // 10: kvasir.operate.v1.Operate.Warm:input_type -> kvasir.operate.v1.WarmRequest
+	2,  // 11: kvasir.operate.v1.Operate.Watch:output_type -> kvasir.operate.v1.OperateState
+	7,  // 12: kvasir.operate.v1.Operate.Warm:output_type -> kvasir.operate.v1.WarmProgress
+	11, // [11:13] is the sub-list for method output_type
+	9,  // [9:11] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_internal_rpc_operate_proto_init() }

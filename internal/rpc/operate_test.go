@@ -35,6 +35,9 @@ func fullState() operatorfeed.State {
 		Gateways:    operatorfeed.Finding{Verdict: operatorfeed.Good, Reason: "Conforms"},
 		Resources:   operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "MemoryShort", Message: "90 % of memory"},
 		Model:       operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "ModelNotListed", Message: "m-0 lists other"},
+		Accepted:    operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "Invalid", Message: "Secret key has no certificate"},
+
+		AcceptedGeneration: 8, Unserved: true,
 		Pods: map[string]operatorfeed.PodState{
 			"uid-0": {
 				Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77,

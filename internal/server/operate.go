@@ -61,7 +61,7 @@ func (a *app) newOperate(o *options, reporters rpc.Authenticator) (*rpc.OperateS
 func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 	known, ok := a.picker.Operate(pool)
 	if !ok {
-		return operatorfeed.State{}, false
+		return a.refusal(pool)
 	}
 	s := operatorfeed.State{
 		Picker: a.name, Incarnation: a.peers.outbox.Incarnation(), Ready: a.isReady(),
@@ -74,6 +74,7 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 	found := a.found[key]
 	s.KeyID, s.Tokens, s.Predictions, s.Gateways = found.keyID, found.tokens, found.predictions, found.gateways
 	s.Resources, s.Model = found.resources, found.model
+	s.Accepted, s.AcceptedGeneration = found.accepted, found.generation
 	a.mu.Unlock()
 	for _, p := range a.marks.followed() {
 		if keyOf(p.Namespace, p.Pool) == key {
@@ -87,6 +88,17 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 		a.addKnowledge(pool, s.Pods)
 	}
 	return s, true
+}
+
+// refusal is the state of a pool that is not served: why it was not applied; false if that is not known.
+func (a *app) refusal(pool string) (operatorfeed.State, bool) {
+	a.mu.Lock()
+	found := a.found[config.ParseKey(pool)]
+	a.mu.Unlock()
+	return operatorfeed.State{
+		Picker: a.name, Incarnation: a.peers.outbox.Incarnation(), Unserved: true,
+		Accepted: found.accepted, AcceptedGeneration: found.generation,
+	}, found.accepted.Verdict == operatorfeed.Bad
 }
 
 // addKnowledge adds for each pod whether all blocks of its ranks are known.
@@ -111,8 +123,9 @@ func (a *app) addKnowledge(pool string, pods map[string]operatorfeed.PodState) {
 
 // findings are the parts of the operator's conditions of a pool that only pickers know.
 type findings struct {
-	keyID                                           string
-	tokens, predictions, gateways, resources, model operatorfeed.Finding
+	keyID                                                     string
+	generation                                                int64 // of the pool
+	accepted, tokens, predictions, gateways, resources, model operatorfeed.Finding
 }
 
 // findingsOf the status of all pools.
@@ -126,6 +139,8 @@ func findingsOf(list *config.List) map[types.NamespacedName]findings {
 		conditions := pool.Status.Conditions
 		all[keyOf(pool.Namespace, pool.Name)] = findings{
 			keyID:       pool.Status.KeySpace.KeyID,
+			generation:  pool.Generation,
+			accepted:    status.Finding(status.Accepted.In(conditions)),
 			tokens:      status.Finding(status.TokensExact.In(conditions)),
 			predictions: status.Finding(status.PredictionsTrusted.In(conditions)),
 			gateways:    status.Finding(status.GatewayConforms.In(conditions)),

@@ -25,6 +25,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/certs"
@@ -64,6 +65,15 @@ spec:
         image: vllmsim
         args: [--host, 127.0.0.1, --served-model-name, m, --num-gpu-blocks, "4000"]
         readinessProbe: {httpGet: {path: /health, port: 8000}}
+---
+apiVersion: kvasir.dev/v1alpha1
+kind: InferencePool
+metadata: {name: refused}
+spec:
+  model: {name: other}
+  selector: {matchLabels: {app: none}}
+  engine: {apiKey: {name: collector, key: absent}}
+  picker: {replicas: 1, indexMemory: 64Mi}
 ---
 apiVersion: kvasir.dev/v1alpha1
 kind: RoutingPolicy
@@ -129,12 +139,18 @@ func TestWhatAPoolSetsTakesEffect(t *testing.T) {
 			t.Errorf("a profile of %s without a token: status %d", p.Name, code)
 		}
 	}
+	w.eventually("a condition for what only the picker of a pool can see", func() bool {
+		p := &v1alpha1.InferencePool{}
+		w.must(w.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "refused"}, p))
+		c := status.Accepted.In(p.Status.Conditions)
+		return c != nil && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "entry absent of Secret llm/collector")
+	})
 	for _, p := range pickers {
 		w.eventually("spans of "+p.Name, func() bool { return spans.received(p.Name) })
 	}
 }
 
-// checkLog reads the decisions that a picker has logged: one for each of its requests, all of which stayed on its island.
+// checkLog reads the decisions that a picker has logged: one for each of its requests. All requests stayed on its island.
 func (w *world) checkLog(picker *corev1.Pod) {
 	w.Helper()
 	near := w.podsOf(v1alpha1.LabelIsland + "=here")
@@ -283,7 +299,7 @@ func (w *world) observe(picker *corev1.Pod, path string, authorized bool) (code 
 func (w *world) pickerPods() []*corev1.Pod {
 	w.Helper()
 	var all []*corev1.Pod
-	for _, p := range w.podsOf("app.kubernetes.io/component=picker") {
+	for _, p := range w.podsOf("app.kubernetes.io/component=picker,app.kubernetes.io/instance=" + poolName) {
 		if p.DeletionTimestamp.IsZero() {
 			all = append(all, &p)
 		}

@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 const module = "github.com/kvasir-dev/kvasir/"
@@ -67,6 +69,18 @@ func TestTheListedPackagesReadTheirFields(t *testing.T) {
 // readsOf are the fields of the API's types, as Type.Field, that a package's code names.
 func readsOf(t *testing.T, all map[string]listedPackage, path string) map[string]bool {
 	t.Helper()
+	read := map[string]bool{}
+	for name := range named(t, all, path) {
+		if f, ok := strings.CutPrefix(name, module+"api/v1alpha1."); ok {
+			read[f] = true
+		}
+	}
+	return read
+}
+
+// named are the fields of structs that a package's code names, as path.Type.Field, unless it only assigns to them.
+func named(t *testing.T, all map[string]listedPackage, path string) map[string]bool {
+	t.Helper()
 	pkg, ok := all[path]
 	if !ok {
 		t.Fatalf("%s is part of neither the operator nor the picker", path)
@@ -91,21 +105,84 @@ func readsOf(t *testing.T, all map[string]listedPackage, path string) map[string
 	if _, err := (&types.Config{Importer: imported}).Check(path, fset, files, info); err != nil {
 		t.Fatal(err)
 	}
+	assigned := map[ast.Expr]bool{}
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			if a, ok := n.(*ast.AssignStmt); ok && a.Tok == token.ASSIGN {
+				for _, left := range a.Lhs {
+					assigned[left] = true
+				}
+			}
+			return true
+		})
+	}
 	read := map[string]bool{}
-	for _, s := range info.Selections {
+	for expression, s := range info.Selections {
 		f, ok := s.Obj().(*types.Var)
-		if !ok || f.Pkg() == nil || f.Pkg().Path() != module+"api/v1alpha1" {
+		if !ok || f.Pkg() == nil || assigned[expression] {
 			continue
 		}
 		from := s.Recv()
 		if pointer, is := from.(*types.Pointer); is {
 			from = pointer.Elem()
 		}
-		if named, is := from.(*types.Named); is {
-			read[named.Obj().Name()+"."+f.Name()] = true
+		if of, is := from.(*types.Named); is && of.Obj().Pkg() != nil {
+			read[of.Obj().Pkg().Path()+"."+of.Obj().Name()+"."+f.Name()] = true
 		}
 	}
 	return read
+}
+
+// translated are fields of the configuration that only internal/config reads, with the reason.
+var translated = map[string]string{
+	module + "internal/picker.Spec.Wire":          "each endpoint gets it, where it is read",
+	module + "internal/endpoint.Endpoint.Serving": "requests go only to endpoints that are ready: it is there so that an endpoint says what its EndpointSlice says",
+}
+
+// TestWhatIsConfiguredIsRead: a program reads every field of the configuration that is made of the objects. An effect on the
+// configuration is then one on a program.
+func TestWhatIsConfiguredIsRead(t *testing.T) {
+	t.Parallel()
+	const translation = module + "internal/config"
+	all, read := packages(t), map[string]bool{}
+	for path := range all {
+		if strings.HasPrefix(path, module) && path != translation {
+			maps.Copy(read, named(t, all, path))
+		}
+	}
+	unread := maps.Clone(translated)
+	fields := configured(reflect.TypeFor[picker.Spec](), map[reflect.Type]bool{})
+	for _, name := range fields {
+		_, listed := translated[name]
+		delete(unread, name)
+		if read[name] == listed {
+			t.Errorf("%s: a program reads it: %t, and it is listed as one that the translation itself uses: %t. Want one of both", name, read[name], listed)
+		}
+	}
+	for name := range unread {
+		t.Errorf("%s is listed and is no field", name)
+	}
+	if len(fields) < 50 {
+		t.Errorf("only %d fields were found", len(fields))
+	}
+}
+
+// configured are the fields of a struct of this module and of those that it holds, as path.Type.Field.
+func configured(of reflect.Type, seen map[reflect.Type]bool) (all []string) {
+	for slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array}, of.Kind()) {
+		of = of.Elem()
+	}
+	if seen[of] || of.Kind() != reflect.Struct || !strings.HasPrefix(of.PkgPath(), module) {
+		return nil
+	}
+	seen[of] = true
+	for f := range of.Fields() {
+		if f.IsExported() {
+			all = append(all, of.PkgPath()+"."+of.Name()+"."+f.Name)
+			all = append(all, configured(f.Type, seen)...)
+		}
+	}
+	return all
 }
 
 // owner is the field of a Go type that a path of the API names, as Type.Field.

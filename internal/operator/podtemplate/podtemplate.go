@@ -65,9 +65,10 @@ type Options struct {
 	Deadline time.Duration
 	// Warm adds the gate.
 	Warm bool
-	// ReporterImage, and the resources of the sidecar; nil takes the defaults.
-	ReporterImage     string
-	ReporterResources *corev1.ResourceRequirements
+	// ReporterImage, and the resources of the sidecar; nil takes the defaults. ReporterLogLevel is its --log-level; empty leaves the
+	// default.
+	ReporterImage, ReporterLogLevel string
+	ReporterResources               *corev1.ResourceRequirements
 	// Version of what is injected, for the annotation.
 	Version string
 }
@@ -365,6 +366,12 @@ func (w *work) reporterArgs() []string {
 		fmt.Sprintf("--drain-deadline=%s", o.Deadline),
 		"--engine-metrics=" + wiring.metrics(),
 	}
+	if o.ReporterLogLevel != "" {
+		args = append(args, "--log-level="+o.ReporterLogLevel)
+	}
+	if r := o.ReporterResources; r != nil && !r.Limits.Memory().IsZero() {
+		args = append(args, fmt.Sprintf("--memory-limit=%d", softLimit(r.Limits.Memory().Value())))
+	}
 	switch t := wiring.TLS; {
 	case t == nil:
 	case t.ServerName == "":
@@ -377,6 +384,10 @@ func (w *work) reporterArgs() []string {
 	}
 	return args
 }
+
+// softLimit is the reporter's soft memory limit in MiB, for the limit of its container in bytes: the same share as by default, 48 of
+// 128 MiB. The rest is for what the collector has not freed yet.
+func softLimit(limit int64) int64 { return max(limit>>20*3/8, 1) }
 
 // engineCA is the CA of the engine's certificate among the proofs.
 const engineCA = "engine-ca.crt"

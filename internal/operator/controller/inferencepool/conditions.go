@@ -159,6 +159,9 @@ func (r *verdict) accepted(podsErr error) metav1.Condition {
 	case r.problems.reference != "":
 		return status.Accepted.False(status.ReasonReferenceNotFound, "%s", r.problems.reference)
 	}
+	if f, refused := r.view.Refused(r.pool.Generation); refused {
+		return status.Accepted.False(f.Reason, "a picker cannot apply the pool: %s", f.Message)
+	}
 	if r.pool.Spec.Engine.ServesAnyone(r.policy != nil && r.policy.Spec.Admission.Tenants.Identification != "") {
 		return status.Accepted.True(v1alpha1.ReasonClientsUnchecked, "%s", v1alpha1.MessageClientsUnchecked)
 	}

@@ -68,6 +68,9 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 	was := func(reason string) []metav1.Condition {
 		return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reason}}
 	}
+	refused := func(generation int64) operatorfeed.State {
+		return operatorfeed.State{Accepted: operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "Invalid"}, AcceptedGeneration: generation}
+	}
 	unchecked := v1alpha1.Engine{APIKey: v1alpha1.SecretKey{Name: "k", Key: "token"}, ClientAuth: v1alpha1.ClientAuthPoolKey}
 	for _, tc := range []struct {
 		judge  func(*verdict) metav1.Condition
@@ -85,6 +88,9 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		{accepted(quota), func(*verdict) {}, "True Accepted"},
 		{accepted(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "chat-0", nil)), func(*verdict) {}, "False TemplateRefused"},
 		{accepted(nil), func(r *verdict) { r.problems.reference = "x" }, "False ReferenceNotFound"},
+		{accepted(nil), func(r *verdict) { r.view.Refusing = []operatorfeed.State{refused(r.pool.Generation)} }, "False Invalid"},
+		{accepted(nil), func(r *verdict) { r.view.Refusing = []operatorfeed.State{refused(r.pool.Generation - 1)} }, "True Accepted"},
+		{accepted(nil), func(r *verdict) { r.view.Replicas = []operatorfeed.State{refused(r.pool.Generation)} }, "False Invalid"},
 		{scaled(quota), func(*verdict) {}, "False QuotaExceeded"},
 		{scaled(nil), func(*verdict) {}, "True Settled"},
 		{scaled(nil), func(r *verdict) { r.decision.NoRoom = true }, "False IslandsExhausted"},

@@ -82,8 +82,8 @@ type Reconciler struct {
 	Warmups *Warmups
 	// Children returns the configuration for pickers and other child objects. Optional APIs can be installed later.
 	Children func() resources.Config
-	// ReporterImage of the sidecar, and Version of what is injected.
-	ReporterImage, Version string
+	// ReporterImage and ReporterLogLevel of the sidecar, and Version of what is injected.
+	ReporterImage, ReporterLogLevel, Version string
 	// NodeSignals is whether nodes can be read.
 	NodeSignals bool
 	// Others finds the pools of other installations; nil for none.

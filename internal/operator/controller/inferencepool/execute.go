@@ -167,7 +167,7 @@ func (r *executor) createPod(ctx context.Context, a *lifecycle.Action) error {
 // injection is what goes into pods of this pool.
 func (r *scope) injection() podtemplate.Options {
 	options := podtemplate.For(r.pool)
-	options.ReporterImage, options.Version = r.ReporterImage, r.Version
+	options.ReporterImage, options.ReporterLogLevel, options.Version = r.ReporterImage, r.ReporterLogLevel, r.Version
 	return options
 }
 
