@@ -64,6 +64,10 @@ func TestTokens(t *testing.T) {
 			[]uint32{5}, nil, 0, []string{"/v1/messages/render"}},
 		"responses are rendered": {openai.Responses, responsesBody, map[string]answer{"/v1/responses/render": {200, generate("[5]", "null")}},
 			[]uint32{5}, nil, 0, []string{"/v1/responses/render"}},
+		"nor messages with what the template decides": {openai.Messages, `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}]}`,
+			map[string]answer{"/v1/messages/render": {403, routeClosed}}, nil, ErrUnsupported, 0, []string{"/v1/messages/render"}},
+		"nor their images": {openai.Messages, `{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"u"}}]}]}`,
+			map[string]answer{"/v1/messages/render": {403, routeClosed}}, nil, ErrMultimodal, 0, []string{"/v1/messages/render"}},
 		"no tokenizer knows messages":  {openai.Messages, messagesBody, nil, nil, ErrUnsupported, 0, []string{"/v1/messages/render"}},
 		"no tokenizer knows responses": {openai.Responses, responsesBody, nil, nil, ErrUnsupported, 0, []string{"/v1/responses/render"}},
 		"a route that is switched off is no refusal": {chat, chatBody,
@@ -214,10 +218,19 @@ func TestTheTokenizerIsAskedWhatItKnows(t *testing.T) {
 		"a completion": {openai.Completions, `{"prompt":"a\n\u2028","model":"m","add_special_tokens":false,"n":2}`,
 			`{"model":"m","prompt":"a\n\u2028","add_special_tokens":false}`},
 		"a completion with a list of one": {openai.Completions, `{"prompt":["a"],"model":"m"}`, `{"model":"m","prompt":"a"}`},
+		"messages are the chat that they stand for": {openai.Messages, `{"model":"m","max_tokens":3,"system":[{"type":"text","text":"s"}],"output_config":{"effort":"low"},
+			"tools":[{"name":"f","input_schema":{}}],"stream":true,"cache_salt":"x","chat_template_kwargs":{"a":1},"messages":[{"role":"user","content":"a<b\u00e9"},
+			{"role":"assistant","content":[{"type":"thinking","thinking":"t"},{"type":"tool_use","id":"1","name":"f","input":{"x":[1.50,"ü"]}}]},
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"r"}]}]}`,
+			`{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":"a<b\u00e9"},
+			{"role":"assistant","reasoning":"t","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\": [1.5, \"\\u00fc\"]}"}}]},
+			{"role":"tool","tool_call_id":"1","content":"r"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],
+			"chat_template_kwargs":{"a":1,"reasoning_effort":"low","enable_thinking":true}}`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			e := &engine{answers: map[string]answer{"/tokenize": {200, `{"tokens":[1]}`}, chatRender: {403, routeClosed}}}
+			e := &engine{answers: map[string]answer{"/tokenize": {200, `{"tokens":[1]}`}, chatRender: {403, routeClosed},
+				"/v1/messages/render": {403, routeClosed}}}
 			if _, err := newClient(t, Options{}).Tokens(t.Context(), start(t, e), tc.route, []byte(tc.body), ""); err != nil {
 				t.Fatal(err)
 			}
