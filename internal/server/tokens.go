@@ -33,7 +33,9 @@ type prober struct {
 }
 
 // Tokens is tokencheck.Engine's.
-func (p prober) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (tokencheck.Tokens, error) {
+func (p prober) Tokens(
+	ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string,
+) (tokencheck.Tokens, error) {
 	got, err := p.Proof(ctx, ep, route, body, apiKey)
 	var refusal *render.StatusError
 	switch {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Shapes whose prompts /tokenize does not return: those of two routes, and in chats what is no part of its request.
+// Shapes whose prompts /tokenize does not return: those of two routes (but for the chats that messages stand for, from 0.32 on), and
+// in chats what is no part of its request.
 var (
 	renderOnlyRoutes = []string{"/v1/responses", "/v1/messages"}
 	beyondTokenize   = []string{"tools with choice none"}
@@ -99,6 +100,8 @@ func (p *picker) sourceOf(s shape, r request) string {
 		return "given"
 	case p.config.files:
 		return "exact"
+	case r.path == "/v1/messages" && closed && atLeast("0.32"): // as the chats that they stand for
+		return "tokenize"
 	case slices.Contains(renderOnlyRoutes, r.path) && (closed || !atLeast(s.rendered)):
 		return "approximate; reason=route"
 	case !closed:

@@ -28,7 +28,11 @@ func (c *Client) Proof(ctx context.Context, ep *endpoint.Endpoint, route openai.
 	if lack != LacksNothing {
 		out, err = c.serve(ctx, ep, route, body, apiKey)
 	}
-	if errors.Is(err, errNoIDs) {
+	switch {
+	case !errors.Is(err, errNoIDs):
+	case route == openai.Messages || route == openai.Responses:
+		err = ErrUnsupported // the conversion to a chat is what is proven
+	default:
 		out, err = c.tokenize(ctx, ep, route, body, apiKey, lack)
 	}
 	if err != nil {

@@ -2,7 +2,6 @@ package render
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -64,6 +63,10 @@ func TestTokens(t *testing.T) {
 			[]uint32{5}, nil, 0, []string{"/v1/messages/render"}},
 		"responses are rendered": {openai.Responses, responsesBody, map[string]answer{"/v1/responses/render": {200, generate("[5]", "null")}},
 			[]uint32{5}, nil, 0, []string{"/v1/responses/render"}},
+		"nor messages with what the template decides": {openai.Messages, `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}]}`,
+			map[string]answer{"/v1/messages/render": {403, routeClosed}}, nil, ErrUnsupported, 0, []string{"/v1/messages/render"}},
+		"nor their images": {openai.Messages, `{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"u"}}]}]}`,
+			map[string]answer{"/v1/messages/render": {403, routeClosed}}, nil, ErrMultimodal, 0, []string{"/v1/messages/render"}},
 		"no tokenizer knows messages":  {openai.Messages, messagesBody, nil, nil, ErrUnsupported, 0, []string{"/v1/messages/render"}},
 		"no tokenizer knows responses": {openai.Responses, responsesBody, nil, nil, ErrUnsupported, 0, []string{"/v1/responses/render"}},
 		"a route that is switched off is no refusal": {chat, chatBody,
@@ -183,60 +186,6 @@ const (
 	messagesBody  = `{"model":"m","max_tokens":3,"messages":[{"role":"user","content":"hi"}]}`
 	responsesBody = `{"model":"m","input":"hi"}`
 )
-
-func TestTheTokenizerIsAskedWhatItKnows(t *testing.T) {
-	cases := map[string]struct {
-		route openai.Route
-		body  string
-		want  string
-	}{
-		"effort is an argument of the template": {openai.ChatCompletions,
-			`{"model":"m","messages":[],"reasoning_effort":"low","chat_template_kwargs":{"a":1,"reasoning_effort":"high"}}`,
-			`{"model":"m","messages":[],"chat_template_kwargs":{"a":1,"reasoning_effort":"low","enable_thinking":true}}`},
-		"no effort is no thinking": {openai.ChatCompletions, `{"model":"m","messages":[],"reasoning_effort":"none"}`,
-			`{"model":"m","messages":[],"chat_template_kwargs":{"reasoning_effort":"none","enable_thinking":false}}`},
-		"an automatic effort is unset, and thinks": {openai.ChatCompletions, `{"model":"m","messages":[],"reasoning_effort":"auto"}`,
-			`{"model":"m","messages":[],"chat_template_kwargs":{"enable_thinking":true}}`},
-		"thinking that is given stays": {openai.ChatCompletions,
-			`{"model":"m","messages":[],"reasoning_effort":"low","chat_template_kwargs":{"enable_thinking":false}}`,
-			`{"model":"m","messages":[],"chat_template_kwargs":{"reasoning_effort":"low","enable_thinking":false}}`},
-		"documents are an argument of the template": {openai.ChatCompletions, `{"model":"m","messages":[],"documents":[{"text":"d"}]}`,
-			`{"model":"m","messages":[],"chat_template_kwargs":{"documents":[{"text":"d"}]}}`},
-		"a chat": {openai.ChatCompletions,
-			`{"model":"m","messages":[{"role":"user","content":"a<b\u00e9"}],"tools":[{"type":"function"}],"chat_template":"{{x}}",
-			"chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,"continue_final_message":true,
-			"add_special_tokens":true,"temperature":0.5,"stream":true,"user":"u","reasoning_effort":null}`,
-			`{"model":"m","messages":[{"role":"user","content":"a<b\u00e9"}],"tools":[{"type":"function"}],"chat_template":"{{x}}",
-			"chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,"continue_final_message":true,
-			"add_special_tokens":true}`},
-		"a chat that says nothing special": {openai.ChatCompletions, `{"messages":[{"role":"user","content":"a"}],"model":"m","tools":null}`,
-			`{"model":"m","messages":[{"role":"user","content":"a"}]}`},
-		"a completion": {openai.Completions, `{"prompt":"a\n\u2028","model":"m","add_special_tokens":false,"n":2}`,
-			`{"model":"m","prompt":"a\n\u2028","add_special_tokens":false}`},
-		"a completion with a list of one": {openai.Completions, `{"prompt":["a"],"model":"m"}`, `{"model":"m","prompt":"a"}`},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			e := &engine{answers: map[string]answer{"/tokenize": {200, `{"tokens":[1]}`}, chatRender: {403, routeClosed}}}
-			if _, err := newClient(t, Options{}).Tokens(t.Context(), start(t, e), tc.route, []byte(tc.body), ""); err != nil {
-				t.Fatal(err)
-			}
-			var want, got any
-			if err := json.Unmarshal([]byte(tc.want), &want); err != nil {
-				t.Fatal(err)
-			}
-			if err := json.Unmarshal([]byte(e.asked[1].Body), &got); err != nil {
-				t.Fatalf("asked %q: %v", e.asked[1].Body, err)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-			if e.asked[1].Auth != "" {
-				t.Errorf("sent %q without a key", e.asked[1].Auth)
-			}
-		})
-	}
-}
 
 func TestAnAbsentRouteIsRememberedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

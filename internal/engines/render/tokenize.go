@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 )
 
 // chatFields of a chat request are what /tokenize knows, too, with the same defaults.
@@ -23,7 +25,7 @@ const maxTokenized = 16
 // tokenize asks /tokenize, once for each prompt. lack is why the render route does not answer.
 func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string,
 	lack Lack) (Answer, error) {
-	questions, cut, err := tokenizeRequests(route, body, lack)
+	questions, cut, err := tokenizeRequests(ctx, route, body, lack)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -82,11 +84,17 @@ func beyond(what string) error {
 }
 
 // tokenizeRequests makes the questions for a request: one for each of its prompts.
-func tokenizeRequests(route openai.Route, body []byte, lack Lack) (questions [][]byte, keep cut, err error) {
-	if route != openai.Completions && route != openai.ChatCompletions {
+func tokenizeRequests(ctx context.Context, route openai.Route, body []byte, lack Lack) (questions [][]byte, keep cut, err error) {
+	var parsed openai.Request
+	switch {
+	case route == openai.Messages && lack == SwitchedOff: // only then the release is known, as far as its rules go
+		if body, err = messagesChat(ctx, body); err != nil {
+			return nil, keep, err
+		}
+		route = openai.ChatCompletions
+	case route != openai.Completions && route != openai.ChatCompletions:
 		return nil, keep, beyond("/v1/" + route.String())
 	}
-	var parsed openai.Request
 	if err := openai.Parse(route, body, &parsed); err != nil {
 		return nil, keep, fmt.Errorf("reading the request: %w", err)
 	}
@@ -117,6 +125,22 @@ func tokenizeRequests(route openai.Route, body []byte, lack Lack) (questions [][
 		questions = append(questions, buf.Bytes())
 	}
 	return questions, keep, nil
+}
+
+// messagesChat is the chat that an engine makes of a Messages request, from vLLM 0.32 on.
+func messagesChat(ctx context.Context, body []byte) ([]byte, error) {
+	var parsed openai.Request
+	if err := openai.Parse(openai.Messages, body, &parsed); err != nil {
+		return nil, fmt.Errorf("reading the request: %w", err)
+	}
+	chat, err := chatprompt.MessagesChat(ctx, body, &parsed, "0.32")
+	switch {
+	case parsed.Multimodal:
+		return nil, ErrMultimodal
+	case errors.Is(err, chatprompt.ErrUnsupported):
+		return nil, fmt.Errorf("%w: no render route is open, and %w", ErrUnsupported, err)
+	}
+	return chat, err
 }
 
 func textQuestions(parsed *openai.Request, fields map[string]json.RawMessage) (asks []map[string]any, err error) {

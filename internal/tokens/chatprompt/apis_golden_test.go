@@ -85,8 +85,51 @@ func TestRequestsOfOtherAPIsAreConvertedAsRecorded(t *testing.T) {
 	}
 }
 
+// TestMessagesBecomeChatsAsRecorded: the chat that MessagesChat writes has the prompt of the one that vLLM makes.
+func TestMessagesBecomeChatsAsRecorded(t *testing.T) {
+	r := newRenderer(t, inAnyOrder(dumpingParts), Options{Release: "0.32.0"})
+	equal, left := 0, 0
+	readLines(t, "testdata/apis.jsonl.gz", func(line []byte) {
+		var g apiGolden
+		if err := json.Unmarshal(line, &g); err != nil {
+			t.Fatal(err)
+		}
+		if g.Release != "0.32" || g.Route != "messages" || g.Err != "" {
+			return
+		}
+		var req openai.Request
+		if err := openai.Parse(openai.Messages, g.Body, &req); err != nil {
+			t.Fatal(err)
+		}
+		chat, err := MessagesChat(t.Context(), g.Body, &req, "0.32")
+		if errors.Is(err, ErrUnsupported) {
+			left++
+			return
+		}
+		if err != nil {
+			t.Errorf("%s: %v", g.Body, err)
+			return
+		}
+		got, err := promptOf(t, r, openai.ChatCompletions, string(chat))
+		if errors.Is(err, ErrUnsupported) {
+			left++
+			return
+		}
+		want, wantErr := promptOf(t, r, openai.ChatCompletions, string(g.Chat))
+		if got != want || err != nil || wantErr != nil {
+			t.Errorf("%s\nchat %s\nwant %s\n%s\nerrors %v, %v", g.Body, chat, g.Chat, cmp.Diff(want, got), err, wantErr)
+			return
+		}
+		equal++
+	})
+	t.Logf("%d equal, %d left to the engine", equal, left)
+	if equal < 40 {
+		t.Errorf("only %d chats are compared", equal)
+	}
+}
+
 // FuzzOtherAPIs: whatever the body, it becomes a prompt, is left to the engine, or is refused by the template. The same body makes
-// the same prompt twice.
+// the same prompt twice, and the chat that is written of a Messages request makes it, too.
 func FuzzOtherAPIs(f *testing.F) {
 	readLines(f, "testdata/apis.jsonl.gz", func(line []byte) {
 		var g apiGolden
@@ -120,6 +163,19 @@ func FuzzOtherAPIs(f *testing.F) {
 		}
 		if texts[0] != texts[1] {
 			t.Errorf("one body makes two prompts:\n%s\n%s", texts[0], texts[1])
+		}
+		if !messages {
+			return
+		}
+		chat, err := MessagesChat(t.Context(), body, &req, "0.32")
+		if err != nil || openai.Parse(openai.ChatCompletions, chat, &req) != nil {
+			return
+		}
+		if p, err := r.Render(t.Context(), chat, &req); err == nil {
+			if p.Text != texts[0] {
+				t.Errorf("the chat %s has the prompt\n%s\nwant\n%s", chat, p.Text, texts[0])
+			}
+			p.Release()
 		}
 	})
 }

@@ -201,3 +201,12 @@ func printable(s string) int {
 }
 
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+
+// AppendJSON appends v as Python's json.dumps writes it, up to MaxDecoded bytes.
+func AppendJSON(dst []byte, v Value) ([]byte, error) {
+	d := dump{comma: ", ", colon: ": ", ascii: true, dst: dst, limit: len(dst) + MaxDecoded}
+	if err := d.value(v, 0); err != nil {
+		return dst, err
+	}
+	return d.dst, nil
+}

@@ -94,13 +94,13 @@ func messagesInBlocks() []namedChat {
 			block{"type": "thinking", "thinking": "Two, I think, and not three.", "signature": "s"}}}, say("user", "Well?"))},
 		{"thoughts in two blocks, and hidden ones", with(say("user", "One."), message{"role": "assistant", "content": []any{
 			block{"type": "thinking", "thinking": "I look.", "signature": "s"}, block{"type": "redacted_thinking", "data": "eA=="},
-			block{"type": "thinking", "thinking": " I look a second time, and longer.", "signature": "t"}, textBlock("Two.")}}, say("user", "Three."))},
+			block{"type": "thinking", "thinking": " I look a second time, longer.", "signature": "t"}, textBlock("Two.")}}, say("user", "Three."))},
 		{"input of every kind", with(say("user", "Search."), message{"role": "assistant", "content": []any{
 			use("toolu_1", block{"q": "Köln \"quoted\" <tag>\n", "n": nil, "in": block{"list": []any{1, 2.5, true, "ü"}, "empty": block{}}})}},
 			message{"role": "user", "content": []any{result("toolu_1", "found")}})},
 		{"text between results", with(say("user", "Search twice."), message{"role": "assistant", "content": []any{textBlock("I search."),
 			use("toolu_1", block{"q": "a"}), textBlock("And again."), use("toolu_2", block{"q": "b"})}},
-			message{"role": "user", "content": []any{textBlock("Before them."), result("toolu_1", "one result"), textBlock("Between the two of them."),
+			message{"role": "user", "content": []any{textBlock("Before them."), result("toolu_1", "one result"), textBlock("Between both of them."),
 				result("toolu_2", []any{textBlock("two"), textBlock("results in lines")}), textBlock("After all of them, at the end.")}})},
 		{"a result without content", with(say("user", "Search."), message{"role": "assistant", "content": []any{use("toolu_1", block{})}},
 			message{"role": "user", "content": []any{block{"type": "tool_result", "tool_use_id": "toolu_1"}}})},
