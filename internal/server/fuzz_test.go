@@ -135,7 +135,8 @@ func FuzzPorts(f *testing.F) {
 		if log := i.logs.String(); strings.Contains(log, "panic") {
 			t.Errorf("a panic: %s", log)
 		}
-		now, before := left{}, before[p.of]
+		var now left
+		before := before[p.of]
 		for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 			if now = i.held(); now.bytes <= before.bytes && now.goroutines <= before.goroutines+20 {
 				return

@@ -278,7 +278,7 @@ func TestWhatIsProvenIsTrusted(t *testing.T) {
 func TestPoolsShareOneCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(Files{Set: smallModel(t, chatml)}, "a")
-		h.engines.engine("a", v24, h.pool.Files.Set, setting{format: "auto"})
+		h.engine("a", v24, h.pool.Files.Set, setting{format: "auto"})
 		other := h.pool
 		other.Name = "other"
 		h.Set([]Pool{h.pool, other})
