@@ -29,6 +29,7 @@ spec:
   rollout: {maxSurge: 50%}
   picker: {replicas: 2, indexMemory: 64Mi}
   template:
+    metadata: {annotations: {kvasir.dev/engine-release: "0.32"}} # vllmsim takes its flags
     spec:
       serviceAccountName: default # the control plane of tests fills in none
       containers:

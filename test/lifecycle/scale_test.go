@@ -18,6 +18,7 @@ spec:
   drain: {deadlineSeconds: 300}
   picker: {replicas: 2, indexMemory: 64Mi}
   template:
+    metadata: {annotations: {kvasir.dev/engine-release: "0.32"}} # vllmsim takes its flags
     spec:
       serviceAccountName: default # the control plane of tests fills in none
       containers:

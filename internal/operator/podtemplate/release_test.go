@@ -150,7 +150,7 @@ func TestWhatIsInjectedCanBeRefused(t *testing.T) {
 	}
 }
 
-// vLLM's workers pass tensors through /dev/shm, of which a container has 64 MiB.
+// The workers of vLLM pass tensors through /dev/shm; without a volume a container has 64 MiB there.
 func TestEnginesHaveSharedMemory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spec   string

@@ -65,6 +65,7 @@ func (r *executor) rehearse(ctx context.Context) error {
 // nothing at all.
 func refusesRehearsal(err error) bool {
 	var status apierrors.APIStatus
-	takesNoPart := errors.As(err, &status) && status.Status().Code == http.StatusBadRequest && strings.Contains(err.Error(), "does not support dry run")
+	takesNoPart := errors.As(err, &status) && status.Status().Code == http.StatusBadRequest &&
+		strings.Contains(err.Error(), "does not support dry run")
 	return refused(err) && !quota(err) && !takesNoPart
 }
