@@ -37,10 +37,10 @@ func TestABrokenEditKeepsTheLastGoodState(t *testing.T) {
 		before, after string
 		problem       []string
 	}{
-		"no YAML at all":       {smallPolicy, "spec: [", []string{"broken.yaml:1: reading YAML"}},
+		"no YAML at all":       {smallPolicy, "spec: [", []string{"broken.yaml:1:8: reading YAML"}},
 		"an unknown field":     {smallPolicy, strings.Replace(smallPolicy, "strategy:", "stratgy:", 1), []string{"RoutingPolicy default/p", "spec.stratgy", "unknown field"}},
 		"an unknown value":     {smallPolicy, strings.Replace(smallPolicy, "LeastLoad", "Best", 1), []string{"RoutingPolicy default/p", "spec.strategy.type", `"Best"`}},
-		"a duplicate key":      {smallPolicy, strings.Replace(smallPolicy, "spec:", "kind: RoutingPolicy\nspec:", 1), []string{"RoutingPolicy default/p", "broken.yaml:4: ", `"kind"`}},
+		"a duplicate key":      {smallPolicy, strings.Replace(smallPolicy, "spec:", "kind: RoutingPolicy\nspec:", 1), []string{"RoutingPolicy default/p", "broken.yaml:4:1: ", `"kind"`}},
 		"another version":      {smallPolicy, strings.Replace(smallPolicy, "v1alpha1", "v9", 1), []string{"RoutingPolicy default/p", "apiVersion", "kvasir.dev/v9"}},
 		"no name":              {smallPolicy, strings.Replace(smallPolicy, "name: p", "", 1), []string{"broken.yaml:1:1", "metadata.name"}},
 		"another kind instead": {smallPolicy, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: p}\n", []string{`"Deployment"`, "apps/v1"}},
@@ -92,7 +92,7 @@ func TestABrokenDocumentDoesNotTouchItsNeighbours(t *testing.T) {
 
 	write(t, d.file("all.yaml"), "# a comment\n---\n"+smallPool+"---\nkind: [\n---\n"+strings.ReplaceAll(smallSlice, "m-0", "m-1"))
 	s, problems := load(t, d)
-	wantProblem(t, problems, "all.yaml:8: ", "last good")
+	wantProblem(t, problems, "all.yaml:8:8: ", "last good")
 	spec := only(t, s)
 	if spec.Policy.Name != "p" {
 		t.Error("the policy is gone, which may be what is broken now")

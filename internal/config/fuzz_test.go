@@ -98,5 +98,5 @@ func TestErrorsNameTheLine(t *testing.T) {
 	text := smallPool + "---\n# a comment\n" + strings.Replace(smallPolicy, "spec:", "spec: {}\nspec:", 1)
 	line := 1 + strings.Count(text[:strings.LastIndex(text, "spec:")], "\n")
 	_, problems := load(t, open(t, "all.yaml", text))
-	wantProblem(t, problems, fmt.Sprintf("all.yaml:%d: RoutingPolicy default/p", line))
+	wantProblem(t, problems, fmt.Sprintf("all.yaml:%d:1: RoutingPolicy default/p", line))
 }

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
 // place is a line and a column in a file, both from 1. The column is 0 where only the line is known.
@@ -24,6 +26,15 @@ func (p place) String() string {
 		return strconv.Itoa(p.line)
 	}
 	return fmt.Sprintf("%d:%d", p.line, p.column)
+}
+
+// behind is the place in a file of what is at p in a text that starts there.
+func (p place) behind(start place) place {
+	if p.line == 1 && p.column > 0 {
+		p.column += start.column - 1
+	}
+	p.line += start.line - 1
+	return p
 }
 
 // startOf is the place behind a text.
@@ -60,38 +71,79 @@ func jsonError(content []byte, err error) error {
 // yamlLine is how the parser begins an error with a line.
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
-// yamlError is an error of the parser of YAML, at its place in the file: in one line, without the parser's own name.
+// yamlError is an error of the parser of YAML, at its place in the file: in one line, without the parser's own name. The lines of
+// that parser can be wrong by one, and it counts no columns. Its place is used only where the locator's parser reads the text.
 func yamlError(d *document, err error) error {
 	lines := strings.Split(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:"), "\n")
-	e := &textError{}
+	at, within := syntaxError(d.text)
 	var said []string
 	for _, line := range lines {
 		line = strings.TrimSpace(line)
 		if m := yamlLine.FindStringSubmatch(line); m != nil {
-			if n, err := strconv.Atoi(m[1]); err == nil && !e.at.known() {
-				e.at = place{line: n + d.start.line - 1}
-				line = line[len(m[0]):]
-				line += indentedByTab(d.text, n)
+			line = line[len(m[0]):]
+			if n, err := strconv.Atoi(m[1]); err == nil && !at.known() {
+				at = place{line: n}
 			}
 		}
 		if line != "" {
 			said = append(said, line)
 		}
 	}
-	if !e.at.known() {
-		e.at = place{line: d.start.line}
+	text := "reading YAML: " + strings.Join(said, "; ") + indentedByTab(d.text, at.line)
+	if within.text != "" {
+		text += ", " + within.text
+		if within.at.line != at.line {
+			text += fmt.Sprintf(" from line %d", within.at.behind(d.start).line)
+		}
 	}
-	e.text = "reading YAML: " + strings.Join(said, "; ")
-	return e
+	if !at.known() {
+		at = place{line: 1}
+	}
+	return &textError{at.behind(d.start), text}
+}
+
+// syntaxError is where a text is no YAML, and in what: "while scanning a quoted scalar", and where that begins. If the parser fails
+// at the end of the text, the place is where that begins, or else behind the last word. Both are zero if the text is YAML.
+func syntaxError(text []byte) (at place, within textError) {
+	var e *yaml.LoadError
+	if err := yaml.Load(text, new(any)); !errors.As(err, &e) {
+		return place{}, textError{}
+	}
+	if e.Stage == yaml.ReaderStage {
+		return startOf(text[:max(0, bytes.IndexFunc(text, isUnreadable))]), textError{}
+	}
+	if e.Mark.Line == 0 {
+		return place{}, textError{}
+	}
+	at = place{e.Mark.Line, e.Mark.Column}
+	if e.ContextMark.Line > 0 && e.ContextMark != e.Mark {
+		within = textError{place{e.ContextMark.Line, e.ContextMark.Column}, e.ContextMsg}
+	}
+	if len(bytes.TrimSpace(fromLine(text, at.line))) == 0 {
+		at = within.at
+		if !at.known() {
+			at = startOf(bytes.TrimRight(text, " \t\r\n"))
+		}
+	}
+	return at, within
+}
+
+// isUnreadable reports whether a character, or a byte of none, cannot be in YAML. The parser knows no place of those.
+func isUnreadable(r rune) bool {
+	return r == utf8.RuneError || unicode.IsControl(r) && !strings.ContainsRune("\t\n\r\u0085", r)
+}
+
+// fromLine is a text from its line n on, empty if it has fewer.
+func fromLine(text []byte, n int) []byte {
+	for ; n > 1 && len(text) > 0; n-- {
+		_, text = cutLine(text)
+	}
+	return text
 }
 
 // indentedByTab explains the most frequent cause of errors of the parser, in line n of a text.
 func indentedByTab(text []byte, n int) string {
-	lines := bytes.SplitN(text, []byte("\n"), n+1)
-	if n < 1 || len(lines) < n {
-		return ""
-	}
-	line := lines[n-1]
+	line, _ := cutLine(fromLine(text, n))
 	indent := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
 	if !bytes.Contains(indent, []byte("\t")) {
 		return ""
@@ -143,11 +195,7 @@ func (l *locator) find(path string, item int) place {
 		}
 		node, at = value, key
 	}
-	found := place{at.Line + l.start.line - 1, at.Column}
-	if at.Line == 1 {
-		found.column += l.start.column - 1
-	}
-	return found
+	return place{at.Line, at.Column}.behind(l.start)
 }
 
 // steps of a path such as spec.tenants[2].name: names of fields, and what is in brackets.

@@ -46,7 +46,7 @@ func TestValidateNamesEveryProblemInALine(t *testing.T) {
 	}{
 		"no file":            {nil, nil, []string{"no pool is served: /"}},
 		"an empty file":      {nil, []string{"pool.yaml", ""}, []string{"pool.yaml: the file is empty"}},
-		"no YAML":            {nil, []string{"pool.yaml", "spec: [\n"}, []string{"pool.yaml:1: reading YAML: "}},
+		"no YAML":            {nil, []string{"pool.yaml", "spec: [\n"}, []string{"pool.yaml:1:8: reading YAML: "}},
 		"engines, no pool":   {nil, []string{"pods.yaml", goodSlice}, []string{"pods.yaml:3:30: EndpointSlice default/a: "}},
 		"one wrong of two":   {nil, []string{"a.yaml", poolText("m", "m", ""), "b.yaml", poolText("b", "b", ", nam: x")}, []string{"b.yaml:4:25: InferencePool default/b: spec.model.nam"}},
 		"two wrong":          {nil, []string{"a.yaml", "x", "b.yaml", "y"}, []string{"a.yaml:1:1: ", "b.yaml:1:1: "}},

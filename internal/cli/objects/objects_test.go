@@ -37,7 +37,7 @@ func TestFilesAreCheckedAsPickersReadThem(t *testing.T) {
 		"standard input":              {nil, pool + "---\n" + policy, []string{"-"}, true, ""},
 		"a file of another name":      {map[string]string{"pool": pool}, "", []string{"pool"}, true, ""},
 		"a field that is unknown":     {map[string]string{"pool.yaml": pool + "  mode: {}\n"}, "", []string{"pool.yaml"}, false, "pool.yaml:7:3: "},
-		"a file that is no YAML":      {map[string]string{"pool.yaml": pool, "b.yaml": "a: [\n"}, "", []string{""}, false, "b.yaml:1: "},
+		"a file that is no YAML":      {map[string]string{"pool.yaml": pool, "b.yaml": "a: [\n"}, "", []string{""}, false, "b.yaml:1:5: "},
 		"an empty file":               {map[string]string{"pool.yaml": "# nothing\n"}, "", []string{"pool.yaml"}, false, ""},
 		"a file that is not there":    {nil, "", []string{"none.yaml"}, false, "none.yaml: no such file or directory"},
 		"an empty directory":          {nil, "", []string{""}, false, "has no file"},
