@@ -8,9 +8,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvasir-dev/kvasir/hack/demo/fleet"
 	"github.com/kvasir-dev/kvasir/hack/demo/replay"
@@ -18,13 +21,16 @@ import (
 )
 
 const (
-	// tryProfile is the engines' time model, tryBlocks the size of each cache: small, so that evictions are seen.
-	tryProfile = "8b-h100"
+	// tryProfile is the engines' time model: slow enough that one engine cannot take all chats. tryBlocks is the size of each cache:
+	// small, so that evictions are seen.
+	tryProfile = "70b-tp4-h100"
 	tryBlocks  = 4096
 	// tryRound is how much chat is made at a time, in the engines' time.
 	tryRound = 10 * time.Minute
 	// trySpeedUp is how much faster than their model the engines run.
 	trySpeedUp = 2
+	// tryBots is how many system prompts the chats have.
+	tryBots = 8
 	// tryPrompt has more than a block of tokens.
 	tryPrompt = "Tell me about the wells of wisdom below the roots of the old tree."
 	// restartAfter is how long an engine that has ended stays away.
@@ -88,7 +94,7 @@ func parseTry(args []string, stderr io.Writer) (*tryOptions, error) {
 	set := flag.NewFlagSet("demo try", flag.ContinueOnError)
 	set.SetOutput(stderr)
 	set.IntVar(&o.pods, "pods", 4, "simulated engines")
-	set.Float64Var(&o.chats, "chats", 20, "chat sessions that begin in a minute of the engines' time")
+	set.Float64Var(&o.chats, "chats", 40, "chat sessions that begin in a minute of the engines' time")
 	set.IntVar(&o.proxy, "proxy-port", 8080, "port of 127.0.0.1 for requests, if it is free")
 	set.IntVar(&o.page, "page-port", 9090, "port of 127.0.0.1 for the picker's page, if it is free")
 	set.StringVar(&o.tokenizer, "tokenizer", "", "directory with a tokenizer.json.gz and tokenizer_config.json for engines and picker")
@@ -132,14 +138,22 @@ func (o *tryOptions) show(out io.Writer, f *fleet.Fleet) {
 	p("\nChange the strategy, or make a mistake; the page names its line:\n\n  %s\n\n", filepath.Join(f.Objects, "policy.yaml"))
 }
 
-// talk sends chats through the picker, round after round, each with conversations of its own.
+// talk sends chats through the picker until ctx ends: those of several bots, each with a system prompt of its own, so that there is
+// more than one prefix to place.
 func (o *tryOptions) talk(ctx context.Context, f *fleet.Fleet) error {
 	client := replay.NewClient(f.ProxyURL, "")
 	defer client.Close()
-	for round := uint64(1); ctx.Err() == nil; round++ {
-		c := chat.Default(int(o.chats*tryRound.Minutes()), tryRound)
-		c.Seed = round
-		script, err := chat.New(c)
+	bots, ctx := errgroup.WithContext(ctx)
+	for bot := range tryBots {
+		bots.Go(func() error { return o.serveBot(ctx, client, bot) })
+	}
+	return bots.Wait()
+}
+
+// serveBot sends the chats of one bot, round after round, each with conversations of its own.
+func (o *tryOptions) serveBot(ctx context.Context, client *replay.Client, bot int) error {
+	for round := uint64(0); ctx.Err() == nil; round++ {
+		script, err := o.script(bot, round)
 		if err != nil {
 			return err
 		}
@@ -153,6 +167,21 @@ func (o *tryOptions) talk(ctx context.Context, f *fleet.Fleet) error {
 		}
 	}
 	return nil
+}
+
+// script is what a bot's users say in a round. The chats of all bots begin at even distances, the first one at once.
+func (o *tryOptions) script(bot int, round uint64) (*chat.Script, error) {
+	sessions := int(math.Ceil(o.chats * tryRound.Minutes() / tryBots))
+	c := chat.Default(sessions, tryRound)
+	c.Seed = 1 + round*tryBots + uint64(bot)
+	script, err := chat.New(c)
+	if err != nil {
+		return nil, err
+	}
+	for i := range script.Sessions {
+		script.Sessions[i].Start = tryRound * time.Duration(i*tryBots+bot) / time.Duration(sessions*tryBots)
+	}
+	return script, nil
 }
 
 // watch starts engines again that have ended, until ctx ends. It fails if the picker ends.

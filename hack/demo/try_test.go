@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,8 +46,8 @@ func (s *screen) until(t *testing.T, pattern string) string {
 	return ""
 }
 
-// TestWhatTryShowsWorks: the page is there, the request hits the cache the second time, the chats are answered, an engine that is
-// killed is missed, and nothing is left after an interrupt.
+// TestWhatTryShowsWorks: the page is there, the request hits the cache the second time, the chats hit the caches of all engines, an engine
+// that is killed is missed, and nothing is left after an interrupt.
 func TestWhatTryShowsWorks(t *testing.T) {
 	programs, out, errs := bin(t), &screen{}, &screen{}
 	t.Setenv("TMPDIR", t.TempDir())
@@ -101,19 +102,56 @@ func TestWhatTryShowsWorks(t *testing.T) {
 	}
 }
 
-// chatsEnd waits until more requests than the two by hand have been answered whole.
+// chatsEnd waits until the chats have hit the caches of all engines.
 func chatsEnd(t *testing.T, page string) {
 	t.Helper()
-	completed := regexp.MustCompile(`(?m)^kvasir_requests_total\{.*outcome="completed".*\} (\d+)$`)
+	hits := regexp.MustCompile(`(?m)^kvasir_delivered_hit_tokens_total\{endpoint="(pod-\d)/0".*\} (\d+)$`)
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		_, body := get(t, page+"metrics")
-		if m := completed.FindStringSubmatch(body); m != nil {
-			if n, _ := strconv.Atoi(m[1]); n > 2 {
-				return
+		pods := 0
+		for _, m := range hits.FindAllStringSubmatch(body, -1) {
+			if n, _ := strconv.Atoi(m[2]); n > 1000 { // more than the request by hand
+				pods++
+			}
+		}
+		if pods == 2 {
+			return
+		}
+	}
+	t.Fatal("the chats have not hit the caches of both engines in five minutes")
+}
+
+// TestTryStartsAtOnceWithSeveralPrefixes: the first chat begins with the round, the others at even distances, and each bot has a
+// system prompt of its own.
+func TestTryStartsAtOnceWithSeveralPrefixes(t *testing.T) {
+	for _, chats := range []float64{0.1, 40, 1000} {
+		o := tryOptions{chats: chats}
+		var starts []time.Duration
+		systems := map[string]bool{}
+		for bot := range tryBots {
+			script, err := o.script(bot, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			systems[script.System] = true
+			for _, s := range script.Sessions {
+				starts = append(starts, s.Start)
+			}
+		}
+		if len(systems) != tryBots {
+			t.Errorf("%d system prompts, want %d", len(systems), tryBots)
+		}
+		slices.Sort(starts)
+		for i, start := range starts {
+			if want := tryRound * time.Duration(i) / time.Duration(len(starts)); start != want {
+				t.Fatalf("%v chats: chat %d begins after %v, want %v", chats, i, start, want)
 			}
 		}
 	}
-	t.Fatal("no chat has ended in five minutes")
+	o := tryOptions{}
+	if script, err := o.script(0, 0); err != nil || len(script.Sessions) > 0 {
+		t.Errorf("without chats: %v, %v", script, err)
+	}
 }
 
 func get(t *testing.T, url string) (status int, body string) {
