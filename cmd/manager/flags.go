@@ -113,6 +113,7 @@ func (o *options) addNamespace(name string) error {
 	return nil
 }
 
+// check names wrong flags before missing ones: those are what the person has just written.
 func (o *options) check(f *flag.FlagSet, level string) error {
 	var known bool
 	o.logLevel, known = logging.Levels[level]
@@ -120,12 +121,6 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	switch {
 	case f.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case o.pickerImage == "":
-		return errors.New("--picker-image is required")
-	case o.reporterImage == "":
-		return errors.New("--reporter-image is required")
-	case o.account.Name == "":
-		return errors.New("--service-account is required: pickers accept only this account")
 	case o.kedaAddress == "" && (o.kedaCerts != "" || o.kedaClientCA != ""):
 		return errors.New("--keda-cert-dir and --keda-client-ca have no effect without --keda-address")
 	case o.kedaCerts == "" && o.kedaClientCA != "":
@@ -136,6 +131,12 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--picker-log-level %q: want error, warn, info, debug or trace", o.pickerLogLevel)
 	case o.logFormat != logging.Text && o.logFormat != logging.JSON:
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	case o.pickerImage == "":
+		return errors.New("--picker-image is required")
+	case o.reporterImage == "":
+		return errors.New("--reporter-image is required")
+	case o.account.Name == "":
+		return errors.New("--service-account is required: pickers accept only this account")
 	}
 	return nil
 }

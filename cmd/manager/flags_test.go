@@ -26,6 +26,7 @@ func TestFlags(t *testing.T) {
 		"certificates without KEDA": {args: append(slices.Clone(images), "--keda-cert-dir=/certs"), want: "--keda-address"},
 		"a CA without certificates": {args: append(slices.Clone(images), "--keda-address=:1", "--keda-client-ca=/ca"), want: "--keda-cert-dir"},
 		"KEDA with certificates":    {args: append(slices.Clone(images), "--keda-address=:1", "--keda-cert-dir=/c", "--keda-client-ca=/ca")},
+		"a wrong flag alone":        {args: []string{"--log-format=xml"}, want: "--log-format"},
 		"an argument":               {args: append(slices.Clone(images), "now"), want: "unexpected argument"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -101,8 +101,10 @@ type LivePod struct {
 	Events string  `json:"events"`
 	Lag    float64 `json:"lag"`
 	Ranks  int     `json:"ranks"`
-	// Blocks held, those that no other pod holds, and the part of the cache that they fill, 0 to 1 (0: not known).
+	// Blocks held, and all that have room (0: not known); of those held, the ones that no other pod holds, and the ones that others hold,
+	// too; the part of the cache that is filled, 0 to 1.
 	Blocks        int     `json:"blocks"`
+	Capacity      int     `json:"capacity"`
 	Unique        int     `json:"unique"`
 	Shared        int     `json:"shared"`
 	Fill          float64 `json:"fill"`
@@ -378,6 +380,7 @@ func livePod(views []*api.Pod) *LivePod {
 			l.Events, l.Lag = e.Events, e.Lag
 		}
 		l.Blocks += e.Blocks
+		l.Capacity += e.Capacity
 		l.Unique += e.Unique
 		l.Shared += e.Shared
 		l.InFlight += e.InFlight

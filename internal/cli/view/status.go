@@ -176,7 +176,7 @@ func (l *LivePod) cells() []console.Cell {
 		return []console.Cell{console.Text("-")}
 	}
 	fill, hit, divergence := none(), none(), none()
-	if l.Fill > 0 {
+	if l.Capacity > 0 {
 		fill = percent(l.Fill)
 	}
 	if l.Hits != nil {

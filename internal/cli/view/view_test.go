@@ -217,3 +217,16 @@ func TestPrefixesOfReplicasAreAddedUp(t *testing.T) {
 	}
 	printed(t, "prefixes", map[string]any{"prefixes": all}, func(c *console.Console) []string { return Prefixes(c, all) })
 }
+
+// TestFill: an empty cache is 0 % full; the fill is unknown only where the size of the cache is.
+func TestFill(t *testing.T) {
+	for want, e := range map[string]api.Endpoint{
+		"-":      {Blocks: 5},
+		"0.0 %":  {Capacity: 100},
+		"50.0 %": {Blocks: 50, Capacity: 100, Fill: 0.5},
+	} {
+		if got := livePod([]*api.Pod{{Endpoints: []api.Endpoint{e}}}).cells()[1].Text; got != want {
+			t.Errorf("%+v: %q, want %q", e, got, want)
+		}
+	}
+}
