@@ -261,7 +261,7 @@ func change(a, b float64) string {
 	if a <= 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%+.0f %%", 100*(b-a)/a)
+	return fmt.Sprintf("%+.0f %%", math.Round(100*(b-a)/a)+0) // no -0
 }
 
 func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }

@@ -159,3 +159,15 @@ func TestAPlanStopsAtTheFirstError(t *testing.T) {
 		t.Errorf("%d turns, %d entered, error %v", len(turns), entered, err)
 	}
 }
+
+// TestNoChangeHasOneSign: a change that is rounded to nothing is no decline.
+func TestNoChangeHasOneSign(t *testing.T) {
+	for want, b := range map[string]float64{"+0 %": 997, "-1 %": 990, "+20 %": 1200} {
+		if got := change(1000, b); got != want {
+			t.Errorf("1000 to %v: %s, want %s", b, got, want)
+		}
+	}
+	if got := change(0, 1); got != "-" {
+		t.Errorf("from nothing: %s", got)
+	}
+}
