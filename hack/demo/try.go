@@ -131,11 +131,13 @@ func (o *tryOptions) show(out io.Writer, f *fleet.Fleet) {
 	p("  curl -i %s/v1/chat/completions -H 'content-type: application/json' -d '{\"model\": \"%s\", \"max_tokens\": 16,\n",
 		f.ProxyURL, fleet.Model)
 	p("    \"messages\": [{\"role\": \"user\", \"content\": \"%s\"}]}'\n\n", tryPrompt)
+	p("Why a request went there: its header x-kvasir-reason, and the tab Decisions of the page, with the cost at each engine.\n\n")
 	p("Kill an engine, and see where its requests go. It starts again after %v:\n\n", restartAfter)
 	for i, pod := range f.Pods {
 		p("  kill -9 %-8d # %s, %s\n", f.PID(i), pod, f.PodURLs[i])
 	}
 	p("\nChange the strategy, or make a mistake; the page names its line:\n\n  %s\n\n", filepath.Join(f.Objects, "policy.yaml"))
+	p("Then put your own engines behind it: docs/standalone.md; your gateway: docs/install-gateways.md.\n\n")
 }
 
 // talk sends chats through the picker until ctx ends: those of several bots, each with a system prompt of its own, so that there is

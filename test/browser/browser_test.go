@@ -255,6 +255,12 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	if b.evaluate(`document.getElementById('version').textContent`, &version); version == "" {
 		t.Error("the page does not show the version")
 	}
+	var counted string
+	b.do(chromedp.Evaluate(`import('/assets/dom.js').then(m => [0, 1, 2000].map(n => m.count(n, 'failure')).join())`, &counted, chromedp.EvalAsValue,
+		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	if counted != "0 failures,1 failure,2,000 failures" {
+		t.Errorf("numbers of failures: %s", counted)
+	}
 	b.do(chromedp.SendKeys("#pods-filter", "POD-3"))
 	b.until(`document.querySelectorAll('#pods > .pod').length === 1`)
 	b.do(chromedp.SendKeys("#pods-filter", strings.Repeat(kb.Backspace, 5)))

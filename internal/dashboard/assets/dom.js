@@ -38,6 +38,7 @@ export function sync(parent, items, key, make, update) {
 
 export const percent = (part, of, digits = 1) => (of > 0 ? `${(100 * part / of).toFixed(digits)} %` : '–');
 export const whole = (n) => Math.round(n).toLocaleString('en');
+export const count = (n, what) => `${whole(n)} ${what}${Math.round(n) === 1 ? '' : 's'}`;
 
 // short writes large numbers with three digits.
 export function short(n) {

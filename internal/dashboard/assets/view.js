@@ -1,5 +1,5 @@
 // What is drawn, from what the picker answers (internal/dashboard/api).
-import { $, h, width, sync, percent, whole, short, seconds, value } from './dom.js';
+import { $, h, width, sync, percent, whole, count, short, seconds, value } from './dom.js';
 
 const phases = { Serving: 'good', Draining: 'wait', NotReady: 'wait', Circuit: 'bad' };
 const phaseName = (p) => (p.reason === 'Unreachable' ? 'unreachable' : phaseNames[p.phase] ?? p.phase);
@@ -121,7 +121,7 @@ function events(e) {
   const chips = [];
   if (e.events !== 'Synced') chips.push(h('span', { class: `pill ${e.events === 'Degraded' || e.events === 'Disconnected' ? 'bad' : 'wait'}` }, `events: ${e.events.toLowerCase()}`));
   if (e.doubted) chips.push(h('span', { class: 'pill wait' }, 'counts half'));
-  if (e.failures) chips.push(h('span', { class: 'pill' }, `${whole(e.failures)} failures`));
+  if (e.failures) chips.push(h('span', { class: 'pill' }, count(e.failures, 'failure')));
   return [h('p', { class: 'chips' }, chips)];
 }
 
@@ -173,7 +173,7 @@ export function updateDecision(li, d) {
   details.firstElementChild.replaceChildren(
     h('span', { class: 'time quiet' }, new Date(d.time).toLocaleTimeString([], { hour12: false })),
     h('strong', { class: 'where' }, name(c, d.candidates.some((x) => x.rank > 0))),
-    h('span', { class: 'size' }, `${whole(d.promptTokens)} tokens`),
+    h('span', { class: 'size' }, count(d.promptTokens, 'token')),
     h('span', { class: 'match' }, h('span', { class: 'bar', 'aria-hidden': 'true' }, width(h('i', { class: 'unique' }), d.promptTokens ? found / d.promptTokens : 0)),
       h('span', {}, `${percent(found, d.promptTokens, 0)} ${d.cached >= 0 ? 'found' : 'expected'}`)),
     h('span', { class: 'cost' }, value(c.cost, d.unit)),
@@ -215,10 +215,10 @@ export function prefixes(list) {
   const most = Math.max(1, ...list.map((p) => p.hits));
   sync($('hot'), list, (p) => `${p.namespace}/${p.pool}/${p.hash}`, () => h('li', { class: 'pod' }), (li, p) => {
     li.replaceChildren(
-      h('header', {}, h('h3', { class: 'mono' }, p.hash), h('span', { class: 'quiet' }, `${whole(p.tokens)} tokens`)),
+      h('header', {}, h('h3', { class: 'mono' }, p.hash), h('span', { class: 'quiet' }, count(p.tokens, 'token'))),
       h('div', { class: 'bar', 'aria-hidden': 'true' }, width(h('i', { class: 'unique' }), p.hits / most)),
       h('p', { class: 'caption' }, `${p.hits.toFixed(1)} recent hits · ${p.holders.length} ${p.holders.length === 1 ? 'holder' : 'holders'}`),
-      h('p', { class: 'chips' }, p.holders.slice(0, 12).map((x) => h('span', { class: `pill ${x.tokens >= p.tokens ? 'good' : ''}`, title: Object.entries(x.tiers).map(([t, n]) => `${t}: ${whole(n)} tokens`).join(', ') },
+      h('p', { class: 'chips' }, p.holders.slice(0, 12).map((x) => h('span', { class: `pill ${x.tokens >= p.tokens ? 'good' : ''}`, title: Object.entries(x.tiers).map(([t, n]) => `${t}: ${count(n, 'token')}`).join(', ') },
         x.tokens >= p.tokens ? x.pod : `${x.pod} ${percent(x.tokens, p.tokens, 0)}`)), p.holders.length > 12 ? h('span', { class: 'pill' }, `+${p.holders.length - 12}`) : null));
   });
 }
