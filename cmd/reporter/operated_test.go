@@ -17,7 +17,8 @@ import (
 // operated are flags that the operator sets only in pools with certain fields: with what the spec of such a pool has besides its
 // model and its size.
 var operated = map[string]string{
-	"events-connect":   "template: {spec: {containers: [{name: vllm, image: i, args: [--kv-events-config, '{\"endpoint\": \"tcp://*:5557\"}']}]}}",
+	"events-connect": "template: {spec: {containers: " +
+		"[{name: vllm, image: i, args: [--kv-events-config, '{\"endpoint\": \"tcp://*:5557\"}']}]}}",
 	"model-dir":        "model: {name: m, tokenizer: {type: Reporter, reporter: {path: /models/m}}}",
 	"engine-unchecked": "engine: {tls: {verification: None}}",
 	"engine-name":      "engine: {tls: {verification: Full, serverName: e.llm}}",

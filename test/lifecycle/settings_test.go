@@ -132,7 +132,8 @@ func TestWhatAPoolSetsTakesEffect(t *testing.T) {
 		if code, metrics := w.observe(p, "/metrics", true); code != http.StatusOK || !strings.Contains(metrics, "\ninference_pool_ready_pods{") {
 			t.Errorf("metrics of %s: status %d, and the names of inference gateways: %t", p.Name, code, code == http.StatusOK)
 		}
-		if code, profile := w.observe(p, "/debug/pprof/goroutine?debug=1", true); code != http.StatusOK || !strings.Contains(profile, "goroutine profile:") {
+		code, profile := w.observe(p, "/debug/pprof/goroutine?debug=1", true)
+		if code != http.StatusOK || !strings.Contains(profile, "goroutine profile:") {
 			t.Errorf("a profile of %s: status %d", p.Name, code)
 		}
 		if code, _ := w.observe(p, "/debug/pprof/goroutine?debug=1", false); code != http.StatusUnauthorized {
@@ -407,7 +408,8 @@ func (f *front) behind() string {
 	if at < 0 {
 		return ""
 	}
-	pods, err := f.set.CoreV1().Pods(namespace).List(f.ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(s.Spec.Selector).String()})
+	selector := labels.SelectorFromSet(s.Spec.Selector).String()
+	pods, err := f.set.CoreV1().Pods(namespace).List(f.ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return ""
 	}
@@ -457,7 +459,9 @@ func newCollector(w *world) *spanCollector {
 }
 
 // Export takes spans.
-func (c *spanCollector) Export(ctx context.Context, in *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (c *spanCollector) Export(
+	ctx context.Context, in *collector.ExportTraceServiceRequest,
+) (*collector.ExportTraceServiceResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
