@@ -80,6 +80,8 @@ var (
 	tokenized = prometheus.NewDesc("kvasir_tokenized_requests_total",
 		"Requests for which an endpoint was picked, by where their block keys came from: token ids in the request, ids computed in the picker, an engine, chunks of text; a request with none was routed by load.",
 		[]string{"namespace", "pool", "source"}, nil)
+	handoffs = prometheus.NewDesc("kvasir_handoffs_total",
+		"Hand-offs of requests from an endpoint that prefills to one that decodes, by outcome.", []string{"namespace", "pool", "outcome"}, nil)
 	inexact = prometheus.NewDesc("kvasir_inexact_requests_total",
 		"Requests for which an endpoint was picked without exact tokens, by reason.", []string{"namespace", "pool", "reason"}, nil)
 	poolInfo = prometheus.NewDesc("kvasir_pool_info", "1; the labels are the name of the pool's model and the strategy in force.",
@@ -196,7 +198,7 @@ var scrapeSeries = []series[scrape.Stats]{
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		requests, tokenized, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState,
+		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, divergent, reportState,
 		indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords,
 	} {
@@ -287,6 +289,9 @@ func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats) {
 		}
 		for source, n := range s.Tokens {
 			out <- prometheus.MustNewConstMetric(tokenized, prometheus.CounterValue, float64(n), namespace, pool, source.String())
+		}
+		for outcome, n := range s.Handoffs {
+			out <- prometheus.MustNewConstMetric(handoffs, prometheus.CounterValue, float64(n), namespace, pool, outcome.String())
 		}
 		for reason, n := range s.Inexact {
 			out <- prometheus.MustNewConstMetric(inexact, prometheus.CounterValue, float64(n), namespace, pool, reason)

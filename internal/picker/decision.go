@@ -307,6 +307,7 @@ func (d *Decision) failed(answered bool) {
 		return
 	}
 	d.probe = false
+	d.handoff.answered = answered
 	if !answered || d.handoff.leg != DecodeLeg { // that it could not load the blocks is mostly the fault of others
 		d.Targets[d.target].member.circuit.SetAnswered(answered)
 		d.fail(&d.Targets[d.target])

@@ -36,6 +36,7 @@ func (d *Decision) Explains(asked string) bool {
 //	                           what it announces; no-cache-read, the engine looks nothing up for such a request;
 //	                           endpoint-differs, it counts or announces other tokens for them than the others; and routed,
 //	                           the chunks of the text that were routed there before, where the strategy matches these
+//	x-kvasir-prefill-endpoint  the pod/rank that has prefilled, if another one
 //	x-kvasir-attempt           which of the ordered endpoints has answered, from 1
 func (d *Decision) Explain(i int, put func(name, value string)) {
 	t := &d.Targets[i]
@@ -87,5 +88,8 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 		reason = append(reason, " no-cache-read"...)
 	}
 	put("x-kvasir-reason", string(reason))
+	if h := &d.handoff; h.leg == DecodeLeg {
+		put("x-kvasir-prefill-endpoint", nameOf(h.fromTarget.Endpoint))
+	}
 	put("x-kvasir-attempt", strconv.Itoa(i+1))
 }

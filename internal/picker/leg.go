@@ -98,6 +98,8 @@ type handoff struct {
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
+	// answered: the endpoint that was to load the blocks has failed by an answer.
+	answered bool
 }
 
 // Leg is the part of the request that the decision is for.
@@ -106,6 +108,25 @@ func (d *Decision) Leg() Leg { return d.handoff.leg }
 // Handoff counts what has become of the hand-off that the decision is a leg of. Completed, failed and abandoned DecodeLegs
 // are counted by the decision itself.
 func (d *Decision) Handoff(outcome HandoffOutcome) { d.view.handoffs.outcomes[outcome].Add(1) }
+
+// Unconnected records that the endpoint of a PrefillLeg has answered without parameters, as engines without a connector do. After
+// some such answers it prefills for no others for a time.
+func (d *Decision) Unconnected() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Handoff(HandoffNoParameters)
+	d.leaveOut(&d.Targets[d.target])
+}
+
+// leaveOut counts a hand-off that the endpoint that has prefilled has spoiled. d.mu is held.
+func (d *Decision) leaveOut(t *Target) {
+	m := t.member
+	m.handoffs.Fail(d.now(), handoffFailures, d.view.spec.Policy.CircuitOpen)
+	if m.handoffs.Failures() == handoffFailures {
+		d.view.log.Info("Hand-offs from the endpoint fail: it prefills for no others for a time", "pool", d.view.spec.Name,
+			"endpoint", nameOf(t.Endpoint))
+	}
+}
 
 // splittable reports whether a request can be handed over: engines transfer the blocks of one prompt for one answer, and a
 // request that controls transfers itself is left alone.
@@ -168,16 +189,15 @@ func (d *Decision) endLeg(outcome Outcome) {
 	}
 }
 
-// handoffFailed counts an endpoint that has failed to load the blocks. The one that has prefilled is left out of plans after
-// some such failures. d.mu is held.
+// handoffFailed counts an endpoint that has failed to load the blocks. If it has answered so, the one that has prefilled is
+// left out of plans after some such failures. d.mu is held.
 func (d *Decision) handoffFailed() {
 	d.Handoff(HandoffDecodeFailed)
-	from, now := d.handoff.from, d.now()
-	from.handoffs.Fail(now, handoffFailures, d.view.spec.Policy.CircuitOpen)
-	if from.handoffs.Failures() == handoffFailures {
-		d.view.log.Info("Hand-offs from the endpoint fail: it prefills for no others for a time", "pool", d.view.spec.Name,
-			"endpoint", nameOf(d.handoff.fromTarget.Endpoint))
+	if !d.handoff.answered {
+		return // it says nothing about the blocks
 	}
+	d.handoff.answered = false
+	d.leaveOut(d.handoff.fromTarget)
 }
 
 // learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.

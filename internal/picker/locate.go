@@ -52,7 +52,8 @@ func (s *snapshot) any(in *Request) (*view, error) {
 			continue
 		}
 		for i := range v.spec.Endpoints {
-			if ep := &v.spec.Endpoints[i]; ep.Pickable() && ep.Role.Decodes() && (in.Allow == nil || in.Allow(ep)) && (!in.Remote || ep.Socket == "") {
+			ep := &v.spec.Endpoints[i]
+			if ep.Pickable() && ep.Role.Decodes() && (in.Allow == nil || in.Allow(ep)) && (!in.Remote || ep.Socket == "") {
 				return v, nil
 			}
 		}

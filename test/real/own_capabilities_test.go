@@ -229,7 +229,8 @@ func writeRow(page string, row capabilities, figures string) (string, error) {
 
 // unloadableRow is the row of a release that the machine of the run cannot load, with the reason.
 func unloadableRow(release string, err error) (row capabilities, figures string) {
-	columns := strings.Count(tableHead[:strings.Index(tableHead, "\n")], "|") - 1
+	head, _, _ := strings.Cut(tableHead, "\n")
+	columns := strings.Count(head, "|") - 1
 	return capabilities{release, []string{"not run: the machine lacks " + lacking(err)}}, strings.Repeat("| ", columns-3) + "|"
 }
 

@@ -72,6 +72,8 @@ type exchange struct {
 	// changed: the body is not as received: without its priority, with another cache salt, or asking for usage. mark is that
 	// of the body as received, which the client would send again.
 	changed bool
+	// handed is what the second leg of a request is sent with; nil in other legs.
+	handed *handedOver
 	// asksUsage: the body was made to ask for the usage of the stream; cuts: the usage is taken out of the present answer.
 	asksUsage, cuts bool
 }
@@ -97,13 +99,14 @@ func (e *exchange) run(ctx context.Context) {
 		observer.Ended(e.decision, outcome, e.since())
 	}()
 	for range maxRounds {
-		if e.targets(ctx, &outcome) == passed {
+		result, in := e.targets(ctx, &outcome), e.pick
+		if result == passed {
 			return
 		}
-		if !e.pickableAgain() {
+		if !e.replan(result, &in) {
 			break
 		}
-		if err := e.pickAgain(ctx); err != nil {
+		if err := e.pickAgain(ctx, in); err != nil {
 			e.refused(ctx, &outcome, err)
 			return
 		}
@@ -114,16 +117,21 @@ func (e *exchange) run(ctx context.Context) {
 // targets tries the targets of the present decision.
 func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result {
 	e.full, e.connected, e.unconnected = false, false, nil
+	last := failedStatus
 	for i := range e.decision.Targets {
+		if !e.mayTry(i) {
+			break
+		}
 		if !e.decision.Begin(i) {
 			continue // it drains, or fails, since the pick
 		}
 		e.attempt = i
 		e.client.span.Attempt(e.attempt)
 		result := e.try(ctx, outcome)
-		if result == passed {
-			return passed
+		if result == passed || result == passedOn {
+			return result
 		}
+		last = result
 		if ctx.Err() != nil {
 			*outcome = picker.ClientGone
 			panic(http.ErrAbortHandler) // a client that only half closed must not take silence for an answer
@@ -139,7 +147,7 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			break
 		}
 	}
-	return failedStatus
+	return last
 }
 
 // pickableAgain reports whether the request can be picked for again, after the targets of the decision have failed: their
@@ -153,12 +161,13 @@ func (e *exchange) pickableAgain() bool {
 }
 
 // pickAgain chooses other targets for the request, after it waited until there is room, if none is free now.
-func (e *exchange) pickAgain(ctx context.Context) error {
-	in := e.pick
+func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 	in.Again, in.Steps, in.Streams = e.decision, nil, nil
 	d, err := e.proxy.picker.Pick(ctx, &in)
 	if err == nil {
 		e.decision, e.attempt, e.last = d, 0, nil
+	} else if in.HandedOver {
+		e.decision.Handoff(picker.HandoffNoDecode)
 	}
 	return err
 }
@@ -194,6 +203,9 @@ const (
 	failedFull   // a limit of the engine's queue has refused the request
 	// failedStalled: the engine shows no progress; the retry budget was asked.
 	failedStalled
+	// passedOn: the first leg has ended, and the second is to be sent. failedLeg: the hand-off cannot go on.
+	passedOn
+	failedLeg
 )
 
 // costs reports whether an engine has worked for a request that failed so, so that sending it to another one draws on the
@@ -205,6 +217,9 @@ func (r result) costs() bool {
 // again reports whether the policy tries another endpoint after a failure.
 func (e *exchange) again(r result) bool {
 	p := &e.decision.Spec().Policy
+	if e.decision.Leg() != picker.Whole {
+		return r != failedLeg && r != failedLocal
+	}
 	switch r {
 	case failedConnect:
 		return p.RetryConnect
@@ -222,7 +237,7 @@ func (e *exchange) again(r result) bool {
 
 // more reports whether another endpoint is left to try after a failure.
 func (e *exchange) more(r result) bool {
-	return e.attempt+1 < len(e.decision.Targets) && e.again(r)
+	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole) && e.again(r)
 }
 
 // giveUp answers when no endpoint has.
@@ -269,6 +284,9 @@ func badGateway(code, message string) *picker.Error {
 
 // try sends the request to the present target and passes the answer on, unless it is one to be tried elsewhere.
 func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
+	if e.decision.Leg() == picker.PrefillLeg {
+		return e.prefill(ctx)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(errOver)
 	wait := e.decision.Spec().Policy.FirstByte
@@ -318,14 +336,19 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 }
 
 // send sends the request to the present target.
-func (e *exchange) send(ctx context.Context) (*http.Response, error) { return e.sendBody(ctx, e.body) }
+func (e *exchange) send(ctx context.Context) (*http.Response, error) {
+	if e.handed != nil {
+		return e.sendBody(ctx, e.handed.body)
+	}
+	return e.sendBody(ctx, e.body)
+}
 
 // sendBody sends the request with a body to the present target.
 func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, error) {
 	ep, taken := e.decision.Targets[e.attempt].Endpoint, new(atomic.Bool)
 	e.taken = taken
 	header := requestHeader(e.request, ep, e.client.engineID, e.decision)
-	if e.asksUsage {
+	if e.asksUsage || e.decision.Leg() == picker.PrefillLeg {
 		header["Accept-Encoding"] = []string{"identity"} // nothing can be taken out of a compressed answer
 	}
 	if span := e.client.span; span != nil {
@@ -455,6 +478,7 @@ type rest struct {
 
 // dropBody releases the request's body; connections that still send it keep their own reference.
 func (e *exchange) dropBody() {
+	e.dropHandedOver()
 	if e.body != nil {
 		e.body.release()
 		e.body, e.pick.Body = nil, nil

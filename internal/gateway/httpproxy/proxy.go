@@ -343,7 +343,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	e.pick = picker.Request{
 		ID: out.id, Route: route, Body: body.Bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.Bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
-		Saltable: r.URL.Path == openai.Generate, CutsUsage: true, Steps: out.span.Steps(),
+		Saltable: r.URL.Path == openai.Generate, CutsUsage: true, Splits: true, Steps: out.span.Steps(),
 	}
 	if streams[route] && parsed {
 		e.pick.Streams = func(policy *picker.PolicySpec) { out.comment(route, policy.Comments) }

@@ -1,0 +1,154 @@
+package httpproxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+const (
+	// maxPrefillAnswer bounds the answer to a first leg in bytes: the ids of a million tokens' blocks are half of it.
+	maxPrefillAnswer = 1 << 20
+	// blocksLast is how long after its answer the engine that has prefilled is counted on to hold the blocks. vLLM's lease is
+	// 30 s, and begins a little earlier; engines that wait to load the blocks extend it.
+	blocksLast = 25 * time.Second
+	// decodeAttempts is how many engines are sent the same parameters.
+	decodeAttempts = 2
+)
+
+// handedOver is a request whose first leg has ended: the body of the second.
+type handedOver struct {
+	body *body
+	at   time.Time
+}
+
+// replan prepares the next pick after the targets of a decision: for the second leg, for the request alone if a leg has failed, or
+// for other targets. It reports false if no pick can help. That a leg has failed is no failure of the request, whatever
+// the policy retries: without the hand-off, it would not have happened.
+func (e *exchange) replan(r result, in *picker.Request) bool {
+	switch leg := e.decision.Leg(); {
+	case r == passedOn:
+		in.HandedOver = true
+		return true
+	case leg == picker.Whole:
+		return e.pickableAgain()
+	case e.brokeOff:
+		return false
+	case leg == picker.PrefillLeg:
+		if r != failedLeg {
+			e.decision.Handoff(picker.HandoffPrefillFailed)
+		}
+	case r.costs() && !e.decision.MayRetry():
+		return false
+	}
+	e.dropHandedOver()
+	e.pick.Splits, in.Splits = false, false
+	return true
+}
+
+// mayTry reports whether the present leg can be sent to its i-th target: the blocks must still be there.
+func (e *exchange) mayTry(i int) bool {
+	h := e.handed
+	return h == nil || i == 0 || i < decodeAttempts && e.proxy.options.Now().Sub(h.at) < blocksLast
+}
+
+// prefill sends the first leg to the present target, and prepares the second.
+func (e *exchange) prefill(ctx context.Context) result {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(errOver)
+	if wait := e.decision.Spec().Policy.FirstByte; wait > 0 {
+		timer := time.AfterFunc(wait, func() { cancel(errFirstByte) })
+		defer timer.Stop()
+	}
+	watch := e.watchStall(cancel)
+	defer watch.stop()
+	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte { return openai.AppendPrefill(dst, e.body.Bytes) })
+	if asked == nil {
+		return e.noMemory()
+	}
+	response, err := e.sendBody(ctx, asked)
+	asked.release()
+	if err != nil {
+		return e.failed(ctx, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	account := e.proxy.budget.Open(budget.Answers, e.client.owner(e.request), e.request.RemoteAddr, nil)
+	defer account.Close()
+	if !account.Take(maxPrefillAnswer) {
+		return e.noMemory()
+	}
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxPrefillAnswer+1))
+	if err != nil {
+		return e.failed(ctx, err)
+	}
+	return e.prefilled(response, answer)
+}
+
+// prefilled takes the answer to the first leg.
+func (e *exchange) prefilled(response *http.Response, answer []byte) result {
+	var a picker.Answer
+	a.Start(e.decision, response.StatusCode, response.Header.Get("Content-Type"), strings.Join(response.Header["Content-Encoding"], ","))
+	a.Write(answer)
+	verdict := a.Verdict(true)
+	a.Close()
+	switch {
+	case verdict == picker.Refused:
+		return failedFull
+	case verdict == picker.GaveUp, verdict == picker.Erred:
+		e.log("Attempt failed", statusError(response.StatusCode))
+		e.client.span.Failed("prefill")
+		return failedGaveUp
+	case len(answer) > maxPrefillAnswer:
+		return e.noMemory()
+	}
+	if response.StatusCode != http.StatusOK { // an error that is the request's fault, which the request alone gets as well
+		e.decision.Handoff(picker.HandoffPrefillFailed)
+		return failedLeg
+	}
+	parameters := openai.HandoffParameters(answer)
+	if parameters == nil {
+		e.decision.Unconnected()
+		return failedLeg
+	}
+	body := e.legBody(len(e.body.Bytes)+len(parameters)+openai.HandoffBytes, func(dst []byte) []byte {
+		return openai.AppendDecode(dst, e.body.Bytes, parameters)
+	})
+	if body == nil {
+		return e.noMemory()
+	}
+	e.handed = &handedOver{body: body, at: e.proxy.options.Now()}
+	return passedOn
+}
+
+// noMemory ends a leg for which there is no room.
+func (e *exchange) noMemory() result {
+	e.decision.Handoff(picker.HandoffNoMemory)
+	return failedLeg
+}
+
+// legBody makes the body of a leg, of at most size bytes; nil if there is no room for it.
+func (e *exchange) legBody(size int, appendTo func(dst []byte) []byte) *body {
+	b := &body{proxy: e.proxy}
+	b.refs.Store(1)
+	b.account = e.proxy.budget.Open(budget.Bodies, e.client.owner(e.request), e.request.RemoteAddr, nil)
+	if !b.Grow(b.account.Take, size) {
+		b.release()
+		return nil
+	}
+	b.Bytes = appendTo(b.Bytes)
+	return b
+}
+
+// dropHandedOver releases the body of the second leg.
+func (e *exchange) dropHandedOver() {
+	if e.handed != nil {
+		e.handed.body.release()
+		e.handed = nil
+	}
+}

@@ -1,0 +1,96 @@
+package httpproxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+)
+
+// completionOf asks for a completion of 20 tokens and returns its text.
+func (h *house) completionOf(url string, prompt int) (string, error) {
+	body := fmt.Sprintf(`{"model":"m","max_tokens":20,"prompt":[%d`, prompt)
+	for i := range 200 {
+		body += fmt.Sprintf(",%d", i)
+	}
+	answer := (&house{t: h.t, url: url}).post("/v1/completions", body+"]}")
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	var out struct {
+		Choices []struct {
+			Text string `json:"text"`
+		} `json:"choices"`
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil || answer.StatusCode != 200 || len(out.Choices) != 1 {
+		return "", fmt.Errorf("status %d, %w: %.200s", answer.StatusCode, err, text)
+	}
+	return out.Choices[0].Text, nil
+}
+
+func TestEnginesThatDieLoseNoHandoff(t *testing.T) {
+	var engines []*vllmsim.Engine
+	var addresses []string
+	start := func(transfer bool) *vllmsim.Engine {
+		e, err := vllmsim.Start(vllmsim.Config{
+			ServedModelNames: []string{"m"}, SpeedUp: 20, Events: vllmsim.EventsConfig{Disabled: true}, Transfer: vllmsim.Transfer{Enabled: transfer},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = e.Close() })
+		return e
+	}
+	for range 4 {
+		engines = append(engines, start(true))
+		addresses = append(addresses, engines[len(engines)-1].Addr())
+	}
+	s := spec(addresses...)
+	for i := range s.Endpoints {
+		s.Endpoints[i].Role = []endpoint.Role{endpoint.Prefill, endpoint.Decode}[i/2]
+	}
+	s.Policy.Handoffs = picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 64}
+	h := newHouse(t, Options{}, s)
+	alone := start(false)
+	ask := func(first, n int) {
+		var all sync.WaitGroup
+		for i := range n {
+			all.Go(func() {
+				want, err := h.completionOf(alone.URL(), first+i)
+				if err != nil {
+					t.Error(err)
+				}
+				if got, err := h.completionOf(h.url, first+i); err != nil || got != want {
+					t.Errorf("%q, %v; want %q", got, err, want)
+				}
+			})
+		}
+		all.Wait()
+	}
+	ask(1000, 20)
+	if got := h.handoffs(); got["completed"] != 20 || len(got) != 1 {
+		t.Errorf("hand-offs of 20 requests: %v", got)
+	}
+	for i, dies := range []int{0, 2} { // one that prefills, then one that decodes
+		var killed sync.WaitGroup
+		killed.Go(func() { engines[dies].Kill() })
+		ask(2000*(i+1), 16)
+		killed.Wait()
+	}
+	got, ended := h.handoffs(), int64(0)
+	for outcome, n := range got {
+		if outcome != "decode_failed" { // another attempt follows
+			ended += n
+		}
+	}
+	if got["completed"] <= 20 || got["client_gone"] != 0 || ended > 52 {
+		t.Errorf("hand-offs %v", got)
+	}
+}

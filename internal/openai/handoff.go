@@ -1,0 +1,75 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// The fields by which vLLM's NixlConnector hands a prompt over from the engine that prefills to the one that decodes: the first
+// is asked to hold the blocks, and answers with the parameters by which the second finds them.
+const (
+	transferField = "kv_transfer_params"
+	outputField   = "max_completion_tokens"
+	asksPrefill   = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,` +
+		`"remote_host":null,"remote_port":null}`
+)
+
+// HandoffBytes is about how many bytes the body of a leg has more than the request's, without the parameters.
+const HandoffBytes = 512
+
+// AppendPrefill appends to dst the body of the first leg of a request of Completions or ChatCompletions, which Parse has read:
+// the engine generates one token, which is not streamed, and holds the blocks of the prompt.
+func AppendPrefill(dst, body []byte) []byte {
+	at, bounded := len(dst), false
+	dst = append(dst, body...)
+	dropMembers(dst[at:], func(name []byte) bool {
+		switch string(name) {
+		case outputField:
+			bounded = true
+			return true
+		case transferField, "stream", streamOptions, "max_tokens", "min_tokens", "min_completion_tokens":
+			return true
+		}
+		return false
+	})
+	dst = openObject(dst, at)
+	if bounded {
+		dst = append(dst, `"`+outputField+`":1,`...)
+	}
+	return append(dst, `"stream":false,"max_tokens":1,"`+transferField+`":`+asksPrefill+`}`...)
+}
+
+// AppendDecode appends to dst the body of the second leg: that of the request, with the parameters of HandoffParameters.
+func AppendDecode(dst, body, parameters []byte) []byte {
+	at := len(dst)
+	dst = append(dst, body...)
+	dropMembers(dst[at:], func(name []byte) bool { return string(name) == transferField })
+	dst = append(openObject(dst, at), `"`+transferField+`":`...)
+	return append(append(dst, parameters...), '}')
+}
+
+// openObject takes the closing brace off the JSON object dst[at:], so that a member can follow.
+func openObject(dst []byte, at int) []byte {
+	const space = " \t\r\n"
+	end := len(bytes.TrimRight(dst, space)) - 1
+	dst = dst[:at+len(bytes.TrimRight(dst[at:end], space))]
+	if dst[len(dst)-1] != '{' {
+		dst = append(dst, ',')
+	}
+	return dst
+}
+
+// HandoffParameters returns the parameters in the answer to a first leg, byte for byte, because their form differs from
+// release to release. It is nil if there are none, as in answers of engines without a connector.
+func HandoffParameters(answer []byte) []byte {
+	var members struct {
+		Parameters json.RawMessage `json:"kv_transfer_params"`
+	}
+	var meaning struct {
+		RemotePrefill bool `json:"do_remote_prefill"`
+	}
+	if json.Unmarshal(answer, &members) != nil || json.Unmarshal(members.Parameters, &meaning) != nil || !meaning.RemotePrefill {
+		return nil
+	}
+	return members.Parameters
+}
