@@ -355,23 +355,6 @@ func (d *Decision) Full(limit openai.QueueLimit) {
 	m.stats.full.Add(1)
 }
 
-// handOver ends the decision for another one of the same request, which gets what the tenant has taken.
-func (d *Decision) handOver() caller {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended {
-		return caller{class: everybody}
-	}
-	d.ended = true
-	now := d.now()
-	d.leaveTarget(now)
-	if d.handoff.leg == DecodeLeg {
-		d.handoffFailed()
-	}
-	d.passed(now, Failed)
-	return d.caller
-}
-
 // Usage takes what the engine has counted: the prompt's tokens, and those of them that it found in its cache, or -1 if the
 // answer does not report it. vLLM before 0.24 does not report it when it found none, so -1 means none from an endpoint that
 // reports hits but has never reported a hit of 0; from others it has no meaning. Only the first call counts.

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -208,7 +209,7 @@ func (d *Decision) learnTransfer(now time.Time) {
 }
 
 // transferPrice learns how long hand-offs take: base seconds and perToken seconds for each token that is loaded, by a
-// regression over the recent ones, each of which counts less than the next. It is safe for concurrent use. The zero value
+// regression over the recent ones, where each counts less than the next. It is safe for concurrent use. The zero value
 // knows the assumed price only.
 type transferPrice struct {
 	mu              sync.Mutex
@@ -257,12 +258,18 @@ func (p *transferPrice) learn(tokens int, seconds float64) {
 	p.base, p.perToken, p.learned = max(0, (sy-slope*sx)/n), slope/1000, true
 }
 
-// kept is the prompt that the first leg has kept for the second, if its keys are by the root of v; else nil.
-func (state *pickState) kept(v *view) *prompt {
-	if state.from == nil || state.from.view.spec.Seed != v.spec.Seed {
-		return nil
+// legPrompt finds the leg of a parsed request, and its prompt: what the first leg has kept for the second, if its keys are by
+// the root of v, or what can be known of it.
+func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pickState, in *Request) prompt {
+	if !in.HandedOver {
+		state.splits = v.roles && splittable(in, &s.request)
+		return p.promptOf(ctx, v, s, in.Body)
 	}
-	return state.from.handoff.prompt
+	state.leg, state.from = DecodeLeg, in.Again
+	if kept := in.Again.handoff.prompt; kept != nil && in.Again.view.spec.Seed == v.spec.Seed {
+		return *kept
+	}
+	return p.promptOf(ctx, v, s, in.Body)
 }
 
 // describeLeg fills in what a decision has as a leg of a request. Its keys are known.
@@ -290,21 +297,34 @@ func (d *Decision) reportsPrefill() bool {
 	return d.handoff.leg == PrefillLeg || d.streamed && d.handoff.leg == Whole
 }
 
-// addTo reports the hand-offs of a pool, if it has roles or has made any.
+// addTo reports the hand-offs of a pool.
 func (h *handoffs) addTo(s *PoolStats, roles bool) {
 	if roles {
 		s.TransferSeconds = h.price.seconds(0)
 		s.TransferTokenSeconds = (h.price.seconds(pricedTokens) - s.TransferSeconds) / pricedTokens
 	}
+	s.Handoffs = map[HandoffOutcome]int64{}
 	for i := range h.outcomes {
-		if n := h.outcomes[i].Load(); n > 0 || roles {
-			if s.Handoffs == nil {
-				s.Handoffs = map[HandoffOutcome]int64{}
-			}
-			s.Handoffs[HandoffOutcome(i)] = n
-		}
+		s.Handoffs[HandoffOutcome(i)] = h.outcomes[i].Load()
 	}
 }
 
 // pricedTokens is a length that shows the price of a token.
 const pricedTokens = 1000
+
+// handOver ends the decision for another one of the same request, which gets what the tenant has taken.
+func (d *Decision) handOver() caller {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return caller{class: everybody}
+	}
+	d.ended = true
+	now := d.now()
+	d.leaveTarget(now)
+	if d.handoff.leg == DecodeLeg {
+		d.handoffFailed()
+	}
+	d.passed(now, Failed)
+	return d.caller
+}

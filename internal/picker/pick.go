@@ -103,17 +103,10 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
-	if in.HandedOver {
-		state.leg, state.from = DecodeLeg, in.Again
-	} else {
-		state.splits = v.roles && splittable(in, r)
-	}
 	if in.Light {
 		state.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
-	} else if kept := state.kept(v); kept != nil {
-		state.prompt = *kept
 	} else if !in.Unparsed {
-		state.prompt = p.promptOf(ctx, v, s, in.Body)
+		state.prompt = p.legPrompt(ctx, v, s, state, in)
 		in.Steps.end(StepTokenize, p.now)
 	}
 	current, booked, err := p.admit(ctx, &v.admission, s, state)
@@ -434,34 +427,6 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		v.recordValue(s, question, s.order[0], now())
 	}
 	return d
-}
-
-// target describes candidate c as a place where the request can be sent.
-func (v *view) target(s *scratch, question *policy.Request, state *pickState, c int) Target {
-	i, candidate := s.index[c], &s.candidates[c]
-	uncached := question.Uncached(candidate)
-	if state.leg == DecodeLeg {
-		uncached = 0
-	}
-	return Target{
-		Endpoint:    &v.spec.Endpoints[i],
-		Found:       s.matches[c],
-		Doubted:     v.members[i].doubted.Load(),
-		Distrusted:  s.ignored[c],
-		Differs:     v.checks.differs(state.class(), v.members[i]),
-		Match:       candidate.Match,
-		Confirmed:   min(candidate.Match.Confirmed(), question.Blocks) * question.BlockTokens,
-		Predicted:   question.MatchTokens(candidate),
-		Expected:    v.expected(v.members[i], state, &s.request, question, candidate),
-		InFlight:    candidate.Load.InFlight,
-		Stalled:     candidate.Load.Stalled,
-		Routed:      candidate.Routed,
-		Cost:        s.costs[c],
-		member:      v.members[i],
-		at:          i,
-		uncached:    uncached,
-		rankedAmong: len(s.candidates),
-	}
 }
 
 // otherTokens is how many tokens the prompts have that are not matched, estimated where their ids are not known.

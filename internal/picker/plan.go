@@ -72,7 +72,7 @@ func (v *view) prefillers(s, side *scratch, state *pickState, now time.Time) {
 	side.candidates = v.eligible(now, &at, state.reach(v, now), side)
 	n := 0
 	for c, i := range side.index {
-		// Endpoints of which none was left that answers (noGuards), or that are full, are no help.
+		// Where no endpoint that answers was left (noGuards), and where one is full, it is no help.
 		if side.guards == noGuards || !v.takes(now, i, &side.candidates[c].Load) ||
 			!v.members[i].handoffs.Closed(now, handoffFailures) {
 			continue

@@ -22,6 +22,8 @@ import (
 )
 
 // member is what the picker keeps of one life of an endpoint.
+//
+// It has many fields because each part of the picker keeps what it knows of the endpoint here.
 type member struct {
 	holder kvindex.Holder
 	writer kvindex.Writer // of the source of the endpoint's events

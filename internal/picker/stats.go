@@ -171,7 +171,7 @@ type PoolStats struct {
 	Checks Checks
 	// Doubts are the classes of requests whose tokens do not fit at present.
 	Doubts []Doubt
-	// Handoffs counts hand-offs between endpoints by what has become of them; empty in pools that have made none.
+	// Handoffs counts hand-offs between endpoints by what has become of them.
 	Handoffs map[HandoffOutcome]int64
 	// Transfer is what hand-offs cost: seconds for each, and for each token. It is 0 in pools without roles.
 	TransferSeconds, TransferTokenSeconds float64

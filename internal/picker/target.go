@@ -33,3 +33,31 @@ type Target struct {
 	uncached    int
 	rankedAmong int
 }
+
+// target describes candidate c as a place where the request can be sent.
+func (v *view) target(s *scratch, question *policy.Request, state *pickState, c int) Target {
+	i, candidate := s.index[c], &s.candidates[c]
+	uncached := question.Uncached(candidate)
+	if state.leg == DecodeLeg {
+		uncached = 0
+	}
+	return Target{
+		Endpoint:    &v.spec.Endpoints[i],
+		Found:       s.matches[c],
+		Doubted:     v.members[i].doubted.Load(),
+		Distrusted:  s.ignored[c],
+		Differs:     v.checks.differs(state.class(), v.members[i]),
+		Match:       candidate.Match,
+		Confirmed:   min(candidate.Match.Confirmed(), question.Blocks) * question.BlockTokens,
+		Predicted:   question.MatchTokens(candidate),
+		Expected:    v.expected(v.members[i], state, &s.request, question, candidate),
+		InFlight:    candidate.Load.InFlight,
+		Stalled:     candidate.Load.Stalled,
+		Routed:      candidate.Routed,
+		Cost:        s.costs[c],
+		member:      v.members[i],
+		at:          i,
+		uncached:    uncached,
+		rankedAmong: len(s.candidates),
+	}
+}

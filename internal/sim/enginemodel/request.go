@@ -45,6 +45,8 @@ func (e *Engine) Know(adapter, salt string, prompt []uint32) *Known {
 }
 
 // Request is a request inside an engine. The engine writes it; a driver can read it between steps.
+//
+// It has many fields because it is what the request asks for, its times and its place in the schedule.
 type Request struct {
 	Slot      int
 	Adapter   string
