@@ -24,6 +24,18 @@ var crossings = map[v1alpha1.IslandCrossing]picker.Crossing{
 	v1alpha1.CrossNever: picker.CrossNever,
 }
 
+// handoffSpec translates which requests are handed over between endpoints.
+func handoffSpec(d *v1alpha1.Disaggregation) picker.HandoffSpec {
+	switch d.Type {
+	case v1alpha1.DisaggregationThreshold:
+		return picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: int(d.UncachedTokens)}
+	case v1alpha1.DisaggregationNever:
+		return picker.HandoffSpec{Rule: picker.HandoffNever}
+	case v1alpha1.DisaggregationCost:
+	}
+	return picker.HandoffSpec{Rule: picker.HandoffByCost}
+}
+
 // Policy translates a policy, which must have been admitted: all defaults are in it. It fails for what this version
 // does not have.
 func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
@@ -49,6 +61,7 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		AnswerHeaders:     string(s.Decisions.AnswerHeaders),
 		AsksUsage:         s.Decisions.StreamUsage != v1alpha1.StreamUsageAsRequested,
 		Admission:         admissionSpec(&s.Admission),
+		Handoffs:          handoffSpec(&s.Disaggregation),
 	}
 	spec.SessionIdle = seconds(s.Session.IdleSeconds)
 	for _, key := range s.Session.Keys {

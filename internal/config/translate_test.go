@@ -69,11 +69,13 @@ func TestPoliciesAreTranslated(t *testing.T) {
 		"approximate in full": {"strategy: {type: ApproximatePrefix, approximatePrefix: {chunkBytes: 128, maxChunks: 7, chunksPerEndpoint: 8, prefixWeight: 0, queueWeight: 1, kvWeight: 5}}",
 			strategy(policy.Config{Type: policy.ApproximatePrefix, ApproximatePrefix: policy.ApproximatePrefixConfig{
 				ChunkBytes: 128, MaxChunks: 7, ChunksPerEndpoint: 8, QueueWeight: 1, KVWeight: 5}})},
+		"no hand-offs":      {"disaggregation: {type: Never}", named(func(p *picker.PolicySpec) { p.Handoffs.Rule = picker.HandoffNever })},
+		"hand-offs by cost": {"disaggregation: {type: Cost}", named(func(*picker.PolicySpec) {})},
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},
   fallback: {attempts: 1, retryOn: [FirstByteTimeout, BrokenStream], firstByteSeconds: 4},
-  streams: {commentSeconds: 5}, decisions: {answerHeaders: OnRequest, streamUsage: AsRequested}`,
+  streams: {commentSeconds: 5}, disaggregation: {type: Threshold, uncachedTokens: 2000}, decisions: {answerHeaders: OnRequest, streamUsage: AsRequested}`,
 			named(func(p *picker.PolicySpec) {
 				p.Credit = [kvblock.NumTiers]float64{1, 0.5, 0, 0.3}
 				p.ReloadRate = [kvblock.NumTiers]float64{0, 7, 30_000, 30_000}
@@ -82,6 +84,7 @@ func TestPoliciesAreTranslated(t *testing.T) {
 				p.TokenBudget, p.EngineTokens, p.EngineTokenBudget = 7*time.Millisecond, "Never", 8*time.Millisecond
 				p.SpeculationOff, p.SpeculationMax = true, 9*time.Second
 				p.Comments = 5 * time.Second
+				p.Handoffs = picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 2000}
 				p.Attempts, p.FirstByte, p.AnswerHeaders, p.AsksUsage = 1, 4*time.Second, "OnRequest", false
 				p.RetryConnect, p.RetryReset, p.RetryServerError, p.RetryFirstByte, p.RetryStall = false, false, false, true, false
 				p.ContinueStreams = true

@@ -110,6 +110,7 @@ selector: {matchLabels: {app: m}}
 const plainPolicy = `
 targetRefs: [{name: p}]
 strategy: {type: RoundRobin}
+disaggregation: {type: Never}
 shadow: [{name: s, strategy: {type: RoundRobin}}]
 admission:
   priorities: [{name: high, level: 10}]
@@ -139,6 +140,7 @@ admission:
 fallback: {attempts: 3}
 decisions: {logPercent: 0, answerHeaders: Never}
 streams: {commentSeconds: 5}
+disaggregation: {type: Threshold, uncachedTokens: 1000}
 `
 
 // strategies with members of their own, for the policy and for its shadow.
