@@ -74,7 +74,7 @@ func TestEndpointsOfSlices(t *testing.T) {
 		"a socket":              {meta: "annotations: {kvasir.dev/http-socket: /run/vllm/0.sock}", ports: three, endpoints: pod, want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Socket = "/run/vllm/0.sock" })}},
 		"an island":             {meta: "labels: {kvasir.dev/pool: m, kvasir.dev/island: eu}", ports: three, endpoints: pod, want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Island = "eu" })}},
 		"an island of a region": {pool: "placement: {islandLabel: region}", meta: "labels: {kvasir.dev/pool: m, region: eu}", ports: three, endpoints: pod, want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Island = "eu" })}},
-		"a role":                {meta: "labels: {kvasir.dev/pool: m, kvasir.dev/role: prefill}", ports: three, endpoints: pod, want: []endpoint.Endpoint{with(plain, func(e *endpoint.Endpoint) { e.Role = endpoint.Prefill })}},
+		"a role, for no policy": {meta: "labels: {kvasir.dev/pool: m, kvasir.dev/role: prefill}", ports: three, endpoints: pod, want: []endpoint.Endpoint{plain}},
 		"nobody":                {ports: three, endpoints: ""},
 	} {
 		t.Run(name, func(t *testing.T) {

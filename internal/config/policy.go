@@ -32,8 +32,9 @@ func handoffSpec(d *v1alpha1.Disaggregation) picker.HandoffSpec {
 	case v1alpha1.DisaggregationNever:
 		return picker.HandoffSpec{Rule: picker.HandoffNever}
 	case v1alpha1.DisaggregationCost:
+		return picker.HandoffSpec{Rule: picker.HandoffByCost}
 	}
-	return picker.HandoffSpec{Rule: picker.HandoffByCost}
+	return picker.HandoffSpec{Rule: picker.HandoffOff}
 }
 
 // Policy translates a policy, which must have been admitted: all defaults are in it. It fails for what this version

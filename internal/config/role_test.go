@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -33,5 +34,24 @@ func TestRolesComeFromLabels(t *testing.T) {
 				t.Errorf("role %v, error %v; want %v, an error: %v", role, err, tc.want, tc.fails)
 			}
 		})
+	}
+}
+
+// Labels of other projects must not change what pods of a pool do: roles count as soon as a policy is about them, and no longer
+// than that.
+func TestRolesCountWithAPolicyForThem(t *testing.T) {
+	slice := sliceText("labels: {kvasir.dev/pool: m, llm-d.ai/role: prefill}", "", "[]", "{addresses: [10.0.0.7], targetRef: {name: m-0}}")
+	apart := strings.Replace(smallPolicy, "strategy:", "disaggregation: {type: Cost}, strategy:", 1)
+	d := open(t, "pool.yaml", smallPool, "pods.yaml", slice)
+	for i, tc := range []struct {
+		policy string
+		want   endpoint.Role
+	}{{smallPolicy, endpoint.Both}, {apart, endpoint.Prefill}, {smallPolicy, endpoint.Both}} {
+		write(t, d.file("policy.yaml"), tc.policy)
+		s, problems := load(t, d)
+		wantNoProblem(t, problems)
+		if got := only(t, s).Endpoints[0].Role; got != tc.want {
+			t.Errorf("policy %d: role %v, want %v", i, got, tc.want)
+		}
 	}
 }

@@ -29,7 +29,7 @@ func defaultPolicy() picker.PolicySpec {
 		SessionIdle: time.Hour, TokenBudget: 5 * time.Millisecond, EngineTokenBudget: 100 * time.Millisecond, EngineTokens: "WhenNoTokenizer",
 		SpeculationMax: 5 * time.Minute, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second,
 		Attempts: 3, RetryConnect: true, RetryReset: true, RetryServerError: true, RetryStall: true,
-		FirstByte: 10 * time.Minute, AnswerHeaders: "Never", AsksUsage: true,
+		FirstByte: 10 * time.Minute, AnswerHeaders: "Never", AsksUsage: true, Handoffs: picker.HandoffSpec{Rule: picker.HandoffOff},
 		Admission: picker.AdmissionSpec{
 			Queue: true, WaitBudget: 250 * time.Millisecond, Priorities: map[string]picker.Priority{},
 			Limits:     admission.Limits{Requests: 1024, Bytes: 256 << 20, TTL: time.Minute, Hold: 5 * time.Minute},
@@ -70,7 +70,7 @@ func TestPoliciesAreTranslated(t *testing.T) {
 			strategy(policy.Config{Type: policy.ApproximatePrefix, ApproximatePrefix: policy.ApproximatePrefixConfig{
 				ChunkBytes: 128, MaxChunks: 7, ChunksPerEndpoint: 8, QueueWeight: 1, KVWeight: 5}})},
 		"no hand-offs":      {"disaggregation: {type: Never}", named(func(p *picker.PolicySpec) { p.Handoffs.Rule = picker.HandoffNever })},
-		"hand-offs by cost": {"disaggregation: {type: Cost}", named(func(*picker.PolicySpec) {})},
+		"hand-offs by cost": {"disaggregation: {type: Cost}", named(func(p *picker.PolicySpec) { p.Handoffs.Rule = picker.HandoffByCost })},
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},

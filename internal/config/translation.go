@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/spelling"
 )
 
@@ -246,6 +247,9 @@ func (n *translation) finishPool(d *draft, endpoints []endpoint.Endpoint) {
 		}
 		for i := range endpoints {
 			endpoints[i].Wire = spec.Wire
+			if spec.Policy.Handoffs.Rule == picker.HandoffOff {
+				endpoints[i].Role = endpoint.Both
+			}
 		}
 		spec.Endpoints = endpoints
 		s.KeyID = spec.Seed.ID()

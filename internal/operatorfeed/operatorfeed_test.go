@@ -305,6 +305,27 @@ func TestAReplicaThatRefusesThePoolCountsAsNone(t *testing.T) {
 	}
 }
 
+// A replica that refuses a pool for a while counts nothing of it meanwhile, and nothing is taken back.
+func TestCountersOutliveARefusal(t *testing.T) {
+	var p Pool
+	for i, tc := range []struct {
+		state State
+		want  int64
+	}{
+		{State{Picker: "a", Totals: Totals{Requests: 10}}, 0}, // the first state is where counting begins
+		{State{Picker: "a", Unserved: true}, 0},
+		{State{Picker: "a", Unserved: true}, 0},
+		{State{Picker: "a", Totals: Totals{Requests: 12}}, 2},
+	} {
+		p.Receive(start, State{Picker: "b"})
+		p.Receive(start, tc.state)
+		v := p.View(start, []Expected{{"a", true}, {"b", true}})
+		if v.Totals.Requests != tc.want {
+			t.Errorf("state %d: %d requests, want %d", i, v.Totals.Requests, tc.want)
+		}
+	}
+}
+
 func TestKeyIDIsThatOfAll(t *testing.T) {
 	var p Pool
 	p.Receive(start, State{Picker: "a", KeyID: "1"})

@@ -40,6 +40,8 @@ const (
 	HandoffAbove
 	// HandoffNever hands over nothing.
 	HandoffNever
+	// HandoffOff hands over nothing, and endpoints have no roles.
+	HandoffOff
 )
 
 // HandoffSpec defines which requests are handed over. It has no effect in pools without roles.

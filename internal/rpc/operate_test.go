@@ -241,6 +241,24 @@ func TestTheOperatorHearsAtOnceWhatAllReplicasFollow(t *testing.T) {
 	}
 }
 
+// A replica that can no longer apply its pool goes on with what it had, so that nothing else of its state changes.
+func TestTheOperatorHearsAtOnceWhatAReplicaRefuses(t *testing.T) {
+	changes := make(chan string, 100)
+	p := operator(t, DialOptions{}, func(pool string) { changes <- pool })
+	a := newPickerReplica(t, "a", "", Anybody{})
+	p.Set(operatedPool, []Replica{a.replica()})
+	eventually(t, "the replica", func() bool { v := p.View(operatedPool); return len(v.Replicas) == 1 })
+	for len(changes) > 0 {
+		<-changes
+	}
+	bad := operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "Invalid"}
+	for _, accepted := range []operatorfeed.Finding{bad, {Verdict: operatorfeed.Good}} {
+		a.say(func(s *operatorfeed.State) { s.Accepted, s.AcceptedGeneration = accepted, 2 })
+		eventually(t, "the change", func() bool { return len(changes) > 0 })
+		<-changes
+	}
+}
+
 func TestAReplicaThatIsNotHeardHoldsDrainsUpUntilItsPodIsGone(t *testing.T) {
 	p := operator(t, DialOptions{}, nil)
 	a, b := newPickerReplica(t, "a", "", Anybody{}), newPickerReplica(t, "b", "", Anybody{})

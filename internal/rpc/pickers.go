@@ -240,10 +240,11 @@ func (p *Pickers) receive(l *watchLink, client *Client, s operatorfeed.State) {
 	}
 }
 
-// sameFooting reports whether two states of a replica agree on what it follows.
+// sameFooting reports whether two states of a replica agree on what it follows, and whether it can.
 func sameFooting(a, b *operatorfeed.State) bool {
 	if a.Incarnation != b.Incarnation || a.PoolGeneration != b.PoolGeneration || a.PolicyName != b.PolicyName ||
-		a.PolicyGeneration != b.PolicyGeneration || a.Ready != b.Ready || len(a.Pods) != len(b.Pods) {
+		a.PolicyGeneration != b.PolicyGeneration || a.Ready != b.Ready || a.Unserved != b.Unserved || len(a.Pods) != len(b.Pods) ||
+		a.AcceptedGeneration != b.AcceptedGeneration || a.Accepted.Verdict != b.Accepted.Verdict || a.Accepted.Reason != b.Accepted.Reason {
 		return false
 	}
 	for uid, p := range b.Pods {

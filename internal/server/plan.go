@@ -30,10 +30,10 @@ const (
 	// assumptions of other replicas. The rest is for the process itself, tokenizers, event streams, and for garbage that is not collected
 	// yet.
 	clientShare, indexShare, tokenShare, peerShare = 0.25, 0.3, 0.1, 0.05
-	// unlimitedClients, unlimitedTokens and unlimitedPeers are for them where there is no limit. More than mostTokens, which are about 20
-	// million tokens, are not worth the time of the garbage collector.
-	unlimitedClients, unlimitedTokens, unlimitedPeers = 1 << 30, mostTokens, 256 << 20
-	mostTokens                                        = 256 << 20
+	// unlimitedClients, unlimitedTokens and unlimitedPeers are for them where there is no limit.
+	unlimitedClients, unlimitedTokens, unlimitedPeers = 1 << 30, 128 << 20, 128 << 20
+	// mostTokens are about 20 million tokens. More are not worth the time of the garbage collector.
+	mostTokens = 256 << 20
 	// collectShare of the limit is where the collector begins to work harder, unless GOMEMLIMIT is set.
 	collectShare = 0.8
 	// keptDescriptors are for health checks, metrics, event streams, replicas and files. Of the others the proxy's clients

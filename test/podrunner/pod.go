@@ -219,14 +219,23 @@ func (p *pod) secret(ctx context.Context, namespace, name string, items []corev1
 	})
 }
 
-// secretValue is one entry of a Secret, for an environment variable; empty without it.
-func (p *pod) secretValue(ctx context.Context, namespace string, ref *corev1.SecretKeySelector) string {
-	s, err := p.client.CoreV1().Secrets(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+// secretValue is one entry of a Secret, for an environment variable. As the kubelet does, it waits for the Secret unless that is optional.
+func (p *pod) secretValue(ctx context.Context, namespace string, ref *corev1.SecretKeySelector) (value string) {
+	err := eventually(ctx, func() error {
+		s, err := p.client.CoreV1().Secrets(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil && ref.Optional != nil && *ref.Optional {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		value = string(s.Data[ref.Key])
+		return nil
+	})
 	if err != nil {
 		p.Log("reading Secret %s: %v", ref.Name, err)
-		return ""
 	}
-	return string(s.Data[ref.Key])
+	return value
 }
 
 func (p *pod) configMap(ctx context.Context, namespace, name, dir string) error {

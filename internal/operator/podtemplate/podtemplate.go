@@ -386,8 +386,11 @@ func (w *work) reporterArgs() []string {
 }
 
 // softLimit is the reporter's soft memory limit in MiB, for the limit of its container in bytes: the same share as by default, 48 of
-// 128 MiB. The rest is for what the collector has not freed yet.
-func softLimit(limit int64) int64 { return max(limit>>20*3/8, 1) }
+// 128 MiB, and in a smaller container as much of these 48 as leaves a quarter. The rest is for what the collector has not freed yet.
+func softLimit(limit int64) int64 {
+	mib := limit >> 20
+	return max(min(max(48, mib*3/8), mib*3/4), 1)
+}
 
 // engineCA is the CA of the engine's certificate among the proofs.
 const engineCA = "engine-ca.crt"

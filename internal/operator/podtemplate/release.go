@@ -36,17 +36,20 @@ func (w *work) release() (vllmRelease, bool) {
 	return releaseOf(w.engine.Image)
 }
 
-// releaseOf returns the release in the tag of an image of vLLM. Vendors number images of their own differently: NVIDIA's
-// vllm:26.01-py3 and Red Hat's vllm-cuda-rhel9:3.2 contain other releases, and in an image of another name the tag is
-// that of the image's own program.
+// ownNames are the names that the project vLLM and its builds give to images. Vendors number images of other names by
+// themselves: NVIDIA's vllm-runtime:1.0.0 and Red Hat's vllm-cuda-rhel9:3.2 contain other releases.
+var ownNames = regexp.MustCompile(`^vllm(-openai)?(-cpu|-rocm|-tpu|-xpu|-cpu-release-repo)?$`)
+
+// releaseOf returns the release in the tag of an image of vLLM. Images of vLLM's name can be others' as well, and have numbers of their
+// own, such as NVIDIA's vllm:26.01-py3. Those that no release of vLLM has, or none that a pool can use, are not taken for one.
 func releaseOf(image string) (vllmRelease, bool) {
 	image, _, _ = strings.Cut(image, "@")
 	name, tag, _ := strings.Cut(path.Base(image), ":")
-	if !strings.Contains(strings.ToLower(name), "vllm") {
+	if !ownNames.MatchString(strings.ToLower(name)) {
 		return vllmRelease{}, false
 	}
 	r, ok := parseRelease(tag)
-	return r, ok && r.major <= 1
+	return r, ok && r.major == 0 && !r.before(withEvents)
 }
 
 var releasePattern = regexp.MustCompile(`^v?(\d{1,4})\.(\d{1,4})([.+-]|$)`)

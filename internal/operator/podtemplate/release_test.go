@@ -28,7 +28,8 @@ func TestFlagsAreThoseOfTheRelease(t *testing.T) {
 		{image: "vllm/vllm-openai:v0.30.0", want: all},
 		{image: "vllm/vllm-openai:v0.32.1-cu130", want: all},
 		{image: "host:5000/vLLM-cpu:v0.33.0@sha256:0123", want: all},
-		{image: "vllm/vllm-openai:v1.0.0", want: all},
+		{image: "vllm/vllm-openai-rocm:v0.30.0", want: all},
+		{image: "public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v0.30.0", want: all},
 		{image: "vllm/vllm-openai:latest", want: old, unknown: true},
 		{image: "vllm/vllm-openai", want: old, unknown: true},
 		{image: "registry:5000/vllm", want: old, unknown: true},
@@ -37,6 +38,10 @@ func TestFlagsAreThoseOfTheRelease(t *testing.T) {
 		// Tags of vendors, and of programs that contain vLLM, are other releases.
 		{image: "nvcr.io/nvidia/vllm:26.01-py3", want: old, unknown: true},
 		{image: "registry.redhat.io/rhaiis/vllm-cuda-rhel9:3.2.1", want: old, unknown: true},
+		{image: "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.2.0", want: old, unknown: true},
+		{image: "nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.8.1", want: old, unknown: true},
+		{image: "opea/vllm:1.2", want: old, unknown: true},
+		{image: "lmcache/vllm-openai:v0.3.9", want: old, unknown: true},
 		{image: "registry.example/llm-server:0.35.2", want: old, unknown: true},
 		{image: "registry.example/llm-server:0.2", want: old, unknown: true},
 		{image: "nvcr.io/nvidia/vllm:26.01-py3", stated: "0.32", want: all},
@@ -83,7 +88,7 @@ func TestFlagsAreThoseOfTheRelease(t *testing.T) {
 // A release without KV events would exit on their flag, and the pool works without events.
 func TestAReleaseBeforeEventsIsNamed(t *testing.T) {
 	shape := &Shape{Template: template(t, smallest), Wiring: defaulted()}
-	shape.Template.Spec.Containers[0].Image = "vllm/vllm-openai:v0.8.5"
+	shape.Template.Annotations = map[string]string{v1alpha1.AnnotationEngineRelease: "0.8.5"}
 	pod, skipped, err := Pod(shape, options())
 	if err != nil {
 		t.Fatal(err)

@@ -35,10 +35,7 @@ func useUnsigned(s *v1alpha1.InferencePoolSpec) { s.Template.Spec.Containers[0].
 // Without surge a pod is drained before its replacement is created. If the API server refuses the replacement, the pool
 // would be one pod short until somebody looks.
 func TestNoPodDrainsForAReplacementThatIsRefused(t *testing.T) {
-	w := newWorld(t, func(p *v1alpha1.InferencePool) {
-		p.Spec.Rollout = &v1alpha1.Rollout{Type: v1alpha1.RollingUpdate, MaxSurge: ptr.To(intstr.FromInt32(0)),
-			MaxUnavailable: ptr.To(intstr.FromInt32(1)), ProgressDeadlineSeconds: 1800}
-	})
+	w := newWorld(t, withoutSurge)
 	w.serve()
 	w.refusingImage(unsigned, "images must be signed")
 	w.edit(useUnsigned)
@@ -60,6 +57,57 @@ func TestNoPodDrainsForAReplacementThatIsRefused(t *testing.T) {
 	w.settleDown()
 	if got := w.marked(); got != 1 {
 		t.Errorf("%d pods are marked once pods are admitted, want 1", got)
+	}
+}
+
+// withoutSurge has a pool drain a pod before its replacement is created.
+func withoutSurge(p *v1alpha1.InferencePool) {
+	p.Spec.Rollout = &v1alpha1.Rollout{Type: v1alpha1.RollingUpdate, MaxSurge: ptr.To(intstr.FromInt32(0)),
+		MaxUnavailable: ptr.To(intstr.FromInt32(1)), ProgressDeadlineSeconds: 1800}
+}
+
+// withoutAnswers has the API server answer nothing to creates of pods.
+func (w *world) withoutAnswers() {
+	w.broken = func(verb string, obj client.Object) (error, error) {
+		if _, ok := obj.(*corev1.Pod); ok && verb == "create" {
+			return errBroken, nil
+		}
+		return nil, nil
+	}
+}
+
+// A refusal stands until there is another answer: an API server that restarts has not changed its mind.
+func TestARefusalStandsUntilTheNextAnswer(t *testing.T) {
+	w := newWorld(t, withoutSurge)
+	w.serve()
+	w.refusingImage(unsigned, "images must be signed")
+	w.edit(useUnsigned)
+	w.settleDown()
+	w.withoutAnswers()
+	for range 3 {
+		w.clock.SetTime(w.clock.Now().Add(refusedEvery))
+		w.settleDown()
+	}
+	if got := w.condition(v1alpha1.ConditionAccepted); w.marked() > 0 || got != "False NotPermitted" {
+		t.Errorf("%d pods are marked without an answer, accepted: %s", w.marked(), got)
+	}
+}
+
+// A rollout waits for the first answer, but not for ever.
+func TestARolloutWaitsForAnAnswer(t *testing.T) {
+	w := newWorld(t, withoutSurge)
+	w.serve()
+	w.withoutAnswers()
+	w.edit(useUnsigned)
+	for _, tc := range []struct {
+		after time.Duration
+		fails bool
+		marks int
+	}{{0, true, 0}, {rehearsalPatience / 2, true, 0}, {rehearsalPatience, false, 1}} {
+		w.clock.SetTime(w.clock.Now().Add(tc.after))
+		if _, err := w.reconcile(); errors.Is(err, errBroken) != tc.fails || w.marked() != tc.marks {
+			t.Errorf("after %s more: error %v, %d pods are marked, want %d", tc.after, err, w.marked(), tc.marks)
+		}
 	}
 }
 
