@@ -298,7 +298,7 @@ func OfPickers(told []PickerReport) []*Pool {
 			}
 			p := &Pool{
 				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Policy: in.Policy,
-				Status:  status.OfEndpoints(in.Size.Ready, in.Size.Pods, 0).Reason,
+				Status:  status.OfEndpoints(in.Size.Ready, in.Size.Pods, 0, 0).Reason,
 				Desired: in.Size.Desired, Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining,
 				Problems: []Problem{}, Members: []Pod{},
 			}
