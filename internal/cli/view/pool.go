@@ -273,6 +273,7 @@ func (p *Pool) members(seen map[string][]*api.Pod) {
 		if views := seen[m.Name]; len(views) > 0 {
 			m.Live = livePod(views)
 			p.Live.InFlight += m.Live.InFlight
+			m.Reason = cmp.Or(m.Reason, views[0].Reason)
 		}
 		delete(seen, m.Name)
 	}
