@@ -185,6 +185,15 @@ var cases = map[string]testCase{
 		alert:  "KvasirEndpointKeptOut",
 		series: []string{"kvasir_endpoint_circuit_closed{" + one + at + "} 0x120", "kvasir_endpoint_circuit_closed{" + other + at + "} 1x120"},
 	},
+	"an endpoint makes no progress": {
+		alert:  "KvasirEndpointStalled",
+		series: []string{"kvasir_endpoint_stalled{" + one + at + "} 1x120", "kvasir_endpoint_stalled{" + other + at + "} 0x120"},
+		fires:  []string{"2m0s Endpoint vllm-0/0 of pool llm/chat has accepted requests and shows no progress."},
+	},
+	"an endpoint made no progress for a moment": {
+		alert:  "KvasirEndpointStalled",
+		series: []string{"kvasir_endpoint_stalled{" + one + at + "} 0 1 0x118"},
+	},
 	"a picker refuses connections": {
 		alert:  "KvasirPickerOverloaded",
 		series: []string{`kvasir_overload_active{namespace="llm", pod="picker-1", action="connections"} 1x120`, `kvasir_overload_active{namespace="llm", pod="picker-2", action="connections"} 0x120`},

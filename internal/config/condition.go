@@ -61,7 +61,7 @@ func ready(s *PoolState, f *facts) metav1.Condition {
 	if !s.Served {
 		return status.Ready.False(status.ReasonNotAccepted, "the pool is not served")
 	}
-	return status.OfEndpoints(int(f.ready), int(f.total), int(f.unreachable))
+	return status.OfEndpoints(int(f.ready), int(f.total), int(f.unreachable), int(f.unanswering))
 }
 
 func eventsSynced(s *PoolState, f *facts) metav1.Condition {

@@ -199,8 +199,10 @@ type observed struct {
 type facts struct {
 	endpoints                 []endpoint.Endpoint
 	total, ready, unreachable int32
-	pods                      []status.Pod
-	readyPods, drainingPods   int32
+	// unanswering endpoints take requests and answer nothing, or show no progress with any.
+	unanswering             int32
+	pods                    []status.Pod
+	readyPods, drainingPods int32
 	// synced endpoints are known, degraded ones in part; others are not connected yet.
 	synced, degraded int32
 	// lagging endpoints are degraded because their events arrived faster than they were applied.
@@ -232,11 +234,20 @@ func gather(state *State, s *PoolState, live Live) *facts {
 			f.spec, f.endpoints = spec, spec.Endpoints
 		}
 	}
+	stalled := map[endpoint.ID]bool{}
+	for i := range live.Pools {
+		for j := range live.Pools[i].Endpoints {
+			if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
+				stalled[p.Endpoints[j].ID] = p.Endpoints[j].Stalled
+			}
+		}
+	}
 	for i := range f.endpoints {
 		ep := &f.endpoints[i]
 		count(&f.total, true)
-		count(&f.ready, status.PhaseOf(ep) == status.PhaseServing)
+		count(&f.ready, status.PhaseOf(ep) == status.PhaseServing && !stalled[ep.ID])
 		count(&f.unreachable, ep.Unreachable)
+		count(&f.unanswering, !ep.Unreachable && !ep.Terminating && (ep.NotAnswering || stalled[ep.ID]))
 	}
 	f.pods = status.Pods(f.endpoints)
 	for i := range f.pods {

@@ -153,11 +153,16 @@ func (f *Facts) pods(before poolMark) []api.Pod {
 		switch {
 		case f.Leaving[s.ID.Pod]:
 			phase = status.PhaseDraining
+		case s.Stalled:
+			phase = max(phase, status.PhaseNotReady)
 		case !s.CircuitClosed:
 			phase = max(phase, status.PhaseCircuit)
 		}
-		if ep.Unreachable {
+		switch {
+		case ep.Unreachable:
 			pod.Reason = api.ReasonUnreachable
+		case ep.NotAnswering || s.Stalled:
+			pod.Reason = cmp.Or(pod.Reason, api.ReasonNotAnswering)
 		}
 		phases[s.ID.Pod] = max(phases[s.ID.Pod], phase)
 		pod.Endpoints = append(pod.Endpoints, f.endpoint(s, ep, streams[s.ID], before.endpoints[s.ID]))

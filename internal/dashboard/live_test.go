@@ -83,6 +83,25 @@ func TestPodsThatCannotBeReachedSaySo(t *testing.T) {
 	}
 }
 
+// TestPodsThatDoNotAnswerSaySo: those that answer no questions, and those that make no progress with requests.
+func TestPodsThatDoNotAnswerSaySo(t *testing.T) {
+	f := facts()
+	for i := range f.Spec.Endpoints {
+		f.Spec.Endpoints[i].NotAnswering = f.Spec.Endpoints[i].Pod == "pod-3"
+	}
+	for i := range f.Stats.Endpoints {
+		f.Stats.Endpoints[i].Stalled = f.Stats.Endpoints[i].Pod == "pod-10"
+	}
+	got := map[string]string{}
+	for _, pod := range Pools([]Facts{f}, new(Recent))[0].Pods {
+		got[pod.Name] = pod.Phase + " " + pod.Reason
+	}
+	want := map[string]string{"pod-2": "Draining ", "pod-3": "NotReady NotAnswering", "pod-4": "Circuit ", "pod-10": "NotReady NotAnswering"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestConditionsThatAreFalseAreShown(t *testing.T) {
 	f := facts()
 	f.Judged = []metav1.Condition{

@@ -67,6 +67,8 @@ type Endpoint struct {
 	// Unreachable: the picker cannot connect to the engine. Only pickers without Kubernetes set it; in a cluster, readiness
 	// probes find out. It is for people; such an endpoint is not Ready, either, unless the pool has no other one.
 	Unreachable bool
+	// NotAnswering: the engine takes connections and answers nothing. All else is as with Unreachable.
+	NotAnswering bool
 }
 
 // Wire is how the HTTP server of an engine is spoken to. The zero value is HTTP/1.1 without TLS.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/logging"
 )
 
 // Stalled reports whether the present target shows no progress with anything that it has accepted. The request can then be
@@ -32,10 +33,21 @@ func (v *view) watchStall(now time.Time, id endpoint.ID, m *member) bool {
 	if m.stalled.Swap(is) == is {
 		return is
 	}
-	message := "Endpoint makes progress again: requests are sent there"
+	keys := []any{"pool", v.spec.Name, "pod", id.Pod, "rank", id.Rank}
 	if is {
-		message = "Endpoint has accepted requests and shows no progress: no requests are sent there"
+		logging.Warn(v.log, "Endpoint has accepted requests and shows no progress: no requests are sent there", keys...)
+	} else {
+		v.log.Info("Endpoint makes progress again: requests are sent there", keys...)
 	}
-	v.log.Info(message, "pool", v.spec.Name, "pod", id.Pod, "rank", id.Rank)
 	return is
+}
+
+// Pieces counts the pieces of answers that have arrived from an endpoint. While it grows, the engine answers.
+func (p *Picker) Pieces(id endpoint.ID) (n uint64) {
+	for _, v := range p.current.Load().pools {
+		if m, ok := v.find(id); ok {
+			n += m.load.Pieces().Load()
+		}
+	}
+	return n
 }

@@ -80,13 +80,13 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))
-	var connected func(scrape.Target, error)
+	var answered func(scrape.Target, error)
 	if !a.inCluster {
-		a.reach = newReach(log.WithName("scrape"))
-		connected = a.reach.recordResult
+		a.reach = newReach(a.picker.Pieces, log.WithName("scrape"))
+		answered = a.reach.recordResult
 	}
 	a.scraper = scrape.New(scrape.Options{
-		Connected:   connected,
+		Answered:    answered,
 		Pauses:      true,
 		EventSource: a.sources.report,
 		Observe: func(id endpoint.ID, m vllm.Metrics, at time.Time) {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -15,19 +16,41 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
-// reach keeps which engines cannot be connected to. Without Kubernetes there are no readiness probes, so the questions for
-// metrics take their place. It is safe for concurrent use.
+// deafAfter is the number of questions in a row without an answer after which an engine counts as not answering. With the
+// scraper's time for each that is some 8 s.
+const deafAfter = 3
+
+// reach keeps which engines cannot be connected to, or do not answer. Without Kubernetes there are no readiness probes, so the
+// questions for metrics take their place. It is safe for concurrent use.
 //
-//	reachable --2 questions in a row, 1 if none was answered before, or a request--> unreachable --a question--> reachable
+//	reachable --2 questions in a row, 1 if none was answered before, or a request--> unreachable --an answer--> reachable
+//	reachable --deafAfter questions in a row without an answer, and no piece of any other answer--> not answering
+//	not answering --an answer--> reachable
 type reach struct {
 	log     logr.Logger
 	changed bell
+	pieces  func(endpoint.ID) uint64 // of answers to requests, that have arrived
 
-	mu       sync.Mutex
-	failures map[place]int  // guarded by mu; questions in a row that had no connection
-	met      map[place]bool // guarded by mu; could be connected to once
-	down     map[place]bool // guarded by mu
+	mu   sync.Mutex
+	seen map[place]*seen // guarded by mu
 }
+
+// seen is what questions to an engine have shown.
+type seen struct {
+	failures int    // questions in a row that had no connection
+	silences int    // questions in a row that had no answer, while no piece of another answer arrived
+	pieces   uint64 // at the last question
+	met      bool   // could be connected to once
+	state    reachState
+}
+
+type reachState int
+
+const (
+	reached reachState = iota
+	lost               // unreachable
+	deaf               // not answering
+)
 
 // place is an endpoint at an address: with another address, nothing is known of it.
 type place struct {
@@ -37,43 +60,68 @@ type place struct {
 
 func placeOf(ep *endpoint.Endpoint) place { return place{ep.ID, ep.Address + ep.Socket} }
 
-func newReach(log logr.Logger) *reach {
-	return &reach{log: log, changed: make(bell, 1), failures: map[place]int{}, met: map[place]bool{}, down: map[place]bool{}}
+func newReach(pieces func(endpoint.ID) uint64, log logr.Logger) *reach {
+	return &reach{log: log, changed: make(bell, 1), pieces: pieces, seen: map[place]*seen{}}
 }
 
 // recordResult takes what became of a question for metrics.
 func (r *reach) recordResult(t scrape.Target, err error) {
-	at := place{t.ID, t.Address + t.Socket}
+	at, pieces := place{t.ID, t.Address + t.Socket}, r.pieces(t.ID)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil {
-		r.failures[at], r.met[at] = 0, true
-		if r.down[at] {
-			delete(r.down, at)
+	s := r.at(at)
+	works := pieces != s.pieces
+	s.pieces = pieces
+	switch {
+	case err == nil:
+		s.failures, s.silences, s.met = 0, 0, true
+		if s.state != reached {
+			s.state = reached
 			r.log.Info("Engine reachable again", "endpoint", t.ID.String(), "address", at.address)
 			r.changed.ring()
 		}
-		return
-	}
-	r.failures[at]++
-	if r.failures[at] > 1 || !r.met[at] {
-		r.lose(at, err.Error())
+	case errors.Is(err, scrape.ErrNoAnswer):
+		s.failures, s.met = 0, true
+		if s.silences++; works {
+			s.silences = 0
+		}
+		if s.silences >= deafAfter {
+			r.lose(at, deaf, err.Error())
+		}
+	default:
+		s.silences = 0
+		if s.failures++; s.failures > 1 || !s.met {
+			r.lose(at, lost, err.Error())
+		}
 	}
 }
 
-// lose marks an engine as unreachable, and reports whether it was not. r.mu is held.
-func (r *reach) lose(at place, reason string) bool {
-	if r.down[at] {
+// at returns what is known of an engine. r.mu is held.
+func (r *reach) at(at place) *seen {
+	if r.seen[at] == nil {
+		r.seen[at] = &seen{}
+	}
+	return r.seen[at]
+}
+
+// lose marks an engine, and reports whether it was reached before. The first reason stays until an answer. r.mu is held.
+func (r *reach) lose(at place, as reachState, reason string) bool {
+	s := r.at(at)
+	if s.state != reached {
 		return false
 	}
-	r.down[at] = true
-	logging.Warn(r.log, "Engine unreachable, sending it no requests", "endpoint", at.id.String(), "address", at.address, "reason", reason)
+	s.state = as
+	message := "Engine unreachable, sending it no requests"
+	if as == deaf {
+		message = "Engine takes connections and does not answer, sending it no requests"
+	}
+	logging.Warn(r.log, message, "endpoint", at.id.String(), "address", at.address, "reason", reason)
 	r.changed.ring()
 	return true
 }
 
-// mark returns specs whose endpoints are marked where they are unreachable, and forgets all other endpoints. While a pool has
-// a reachable endpoint, the unreachable ones are not ready. Otherwise they stay in the choice: a request gets an error at
+// mark returns specs whose endpoints are marked where they are unreachable or do not answer, and forgets all other endpoints.
+// While a pool has a reachable endpoint, those are not ready. Otherwise they stay in the choice: a request gets an error at
 // once, rather than wait, and an engine that is back is found by the first request.
 func (r *reach) mark(specs []picker.Spec) []picker.Spec {
 	r.mu.Lock()
@@ -84,25 +132,21 @@ func (r *reach) mark(specs []picker.Spec) []picker.Spec {
 		list := slices.Clone(specs[i].Endpoints)
 		for j := range list {
 			at := placeOf(&list[j])
-			present[at], list[j].Unreachable = true, r.down[at]
+			present[at] = true
+			if s := r.seen[at]; s != nil {
+				list[j].Unreachable, list[j].NotAnswering = s.state == lost, s.state == deaf
+			}
 		}
 		if slices.ContainsFunc(list, reachable) {
 			for j := range list {
-				list[j].Ready = list[j].Ready && !list[j].Unreachable
+				list[j].Ready = list[j].Ready && !list[j].Unreachable && !list[j].NotAnswering
 			}
 		}
 		specs[i].Endpoints = list
 	}
-	for _, known := range []map[place]bool{r.down, r.met} {
-		for at := range known {
-			if !present[at] {
-				delete(known, at)
-			}
-		}
-	}
-	for at := range r.failures {
+	for at := range r.seen {
 		if !present[at] {
-			delete(r.failures, at)
+			delete(r.seen, at)
 		}
 	}
 	return specs
@@ -147,7 +191,7 @@ func (a *app) unreachable(pool string, failed []*endpoint.Endpoint) (others bool
 	a.reach.mu.Lock()
 	changed := false
 	for _, ep := range failed {
-		changed = a.reach.lose(placeOf(ep), "a request could not be sent") || changed
+		changed = a.reach.lose(placeOf(ep), lost, "a request could not be sent") || changed
 	}
 	a.reach.mu.Unlock()
 	if changed {
@@ -160,23 +204,26 @@ func (a *app) unreachable(pool string, failed []*endpoint.Endpoint) (others bool
 	})
 }
 
-// reachable reports whether an endpoint can be picked and connected to, as far as is known.
+// reachable reports whether an endpoint can be picked, connected to, and answers, as far as is known.
 func reachable(ep endpoint.Endpoint) bool { return status.PhaseOf(&ep) == status.PhaseServing }
 
 // unreached is why no engine can be used although there are some; empty if one can, or none is configured.
 func unreached(state *config.State) string {
-	found := false
+	found, silent := false, false
 	for i := range state.Specs {
 		for j := range state.Specs[i].Endpoints {
 			ep := &state.Specs[i].Endpoints[j]
-			if !ep.Unreachable {
+			if !ep.Unreachable && !ep.NotAnswering {
 				return ""
 			}
-			found = true
+			found, silent = true, silent || ep.NotAnswering
 		}
 	}
-	if !found {
+	switch {
+	case !found:
 		return ""
+	case silent:
+		return "no engine answers"
 	}
 	return "no engine can be connected to"
 }

@@ -3,8 +3,11 @@ package server
 import (
 	"errors"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -22,7 +25,8 @@ func TestReach(t *testing.T) {
 		}}}
 	}
 	refused := errors.New("connection refused")
-	r := newReach(logr.Discard())
+	pieces := uint64(0)
+	r := newReach(func(endpoint.ID) uint64 { return pieces }, logr.Discard())
 	ask := func(pod string, err error) {
 		r.recordResult(scrape.Target{ID: endpoint.ID{Pod: pod}, Address: pod + ":1"}, err)
 	}
@@ -30,7 +34,10 @@ func TestReach(t *testing.T) {
 		t.Helper()
 		var down, up string
 		for _, ep := range r.mark(specs())[0].Endpoints {
-			if ep.Unreachable {
+			if ep.NotAnswering {
+				down += "deaf-"
+			}
+			if ep.Unreachable || ep.NotAnswering {
 				down += ep.ID.Pod
 			}
 			if ep.Ready {
@@ -54,6 +61,32 @@ func TestReach(t *testing.T) {
 	want("two failures: there is no other engine, so both are tried", "ab", "ab")
 	ask("b", nil)
 	want("an answer", "a", "b")
+	ask("a", scrape.ErrNoAnswer)
+	want("a connection is no answer", "a", "b")
+	ask("a", nil)
+	for range deafAfter - 1 {
+		ask("a", scrape.ErrNoAnswer)
+	}
+	want("an engine that is slow to answer", "", "ab")
+	pieces++
+	for range deafAfter {
+		ask("a", scrape.ErrNoAnswer)
+		pieces++
+	}
+	want("an engine that answers requests, if not questions", "", "ab")
+	for range deafAfter + 1 {
+		ask("a", scrape.ErrNoAnswer)
+	}
+	want("an engine that answers nothing", "deaf-a", "b")
+	ask("a", nil)
+	want("one answer", "", "ab")
+	for range deafAfter + 1 {
+		ask("a", scrape.ErrNoAnswer)
+	}
+	ask("b", refused)
+	ask("b", refused)
+	want("none answers: all are tried", "deaf-ab", "ab")
+	ask("b", nil)
 	moved := specs()
 	moved[0].Endpoints[0].Address = "a:2"
 	if ep := r.mark(moved)[0].Endpoints[0]; ep.Unreachable {
@@ -115,4 +148,39 @@ func TestDeadEnginesAreUnreachableEverywhere(t *testing.T) {
 	engineAt(t, engines[0].Addr(), vllmsim.EventsConfig{})
 	i.awaitReady()
 	i.eventually("the engine that is back serves", func() bool { code, _ := i.complete("m"); return code == http.StatusOK })
+}
+
+// TestADeafEngineIsSeen: an engine takes connections and answers nothing, as a process that was stopped does. The status and
+// readiness say so; one answer is enough to have it back.
+func TestADeafEngineIsSeen(t *testing.T) {
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "pool.yaml"), poolText("m", "m", ""))
+	e := engine(t, "m")
+	var deaf atomic.Bool
+	through := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", e.Addr() }}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if deaf.Load() {
+			<-r.Context().Done()
+			return
+		}
+		through.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	slice := strings.Replace(sliceText(t, "m", "a", e), "port: "+portOf(t, e.Addr()), "port: "+portOf(t, front.Listener.Addr().String()), 1)
+	put(t, filepath.Join(dir, "a.yaml"), slice)
+	i := runOn(t, dir)
+	i.awaitReady()
+	deaf.Store(true)
+	i.eventually("the picker is not ready", func() bool {
+		code, body := i.get(i.listeners.health, "/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "no engine answers")
+	})
+	_, body := i.get(i.listeners.metrics, "/status?output=json")
+	for _, want := range []string{"0 of 1 endpoints; without an answer: 1", `"phase":"NotReady","reason":"NotAnswering"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	deaf.Store(false)
+	i.awaitReady()
 }

@@ -1,6 +1,8 @@
 package status
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,7 +23,7 @@ type Phase int
 const (
 	PhaseServing  Phase = iota
 	PhaseCircuit        // kept out for its failures
-	PhaseNotReady       // not ready, or the picker cannot connect to it
+	PhaseNotReady       // not ready, the picker cannot connect to it, or it does not answer
 	PhaseDraining
 )
 
@@ -35,7 +37,7 @@ func PhaseOf(ep *endpoint.Endpoint) Phase {
 	switch {
 	case ep.Terminating:
 		return PhaseDraining
-	case !ep.Pickable() || ep.Unreachable:
+	case !ep.Pickable() || ep.Unreachable || ep.NotAnswering:
 		return PhaseNotReady
 	}
 	return PhaseServing
@@ -64,15 +66,19 @@ func Pods(endpoints []endpoint.Endpoint) []Pod {
 	return list
 }
 
-// OfEndpoints returns the condition Ready of an accepted pool: ready of total endpoints serve, and the picker cannot connect to
-// unreachable ones.
-func OfEndpoints(ready, total, unreachable int) metav1.Condition {
+// OfEndpoints returns the condition Ready of an accepted pool: ready of total endpoints serve, the picker cannot connect to
+// unreachable ones, and silent ones take requests and do not answer.
+func OfEndpoints(ready, total, unreachable, silent int) metav1.Condition {
 	judge, reason := Ready.True, ReasonServing
 	if ready == 0 {
 		judge, reason = Ready.False, ReasonNoReadyEndpoint
 	}
+	message := fmt.Sprintf("%d of %d endpoints", ready, total)
 	if unreachable > 0 {
-		return judge(reason, "%d of %d endpoints; the picker cannot connect to %d", ready, total, unreachable)
+		message += fmt.Sprintf("; the picker cannot connect to %d", unreachable)
 	}
-	return judge(reason, "%d of %d endpoints", ready, total)
+	if silent > 0 {
+		message += fmt.Sprintf("; without an answer: %d", silent)
+	}
+	return judge(reason, "%s", message)
 }

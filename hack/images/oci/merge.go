@@ -13,7 +13,8 @@ import (
 
 const (
 	indexFile = "index.json"
-	// maxIndex bounds an index that is read, in bytes.
+	savedFile = "manifest.json"
+	// maxIndex bounds an index or a list that is read, in bytes.
 	maxIndex = 1 << 20
 )
 
@@ -21,22 +22,29 @@ const (
 // several have are written once. The same tars make the same bytes.
 func Merge(w io.Writer, at time.Time, paths ...string) error {
 	all := index{SchemaVersion: 2, MediaType: typeIndex}
+	var list []saved
 	for _, path := range paths {
-		one, err := indexOf(path)
+		one, more, err := indexOf(path)
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", path, err)
 		}
-		all.Manifests = append(all.Manifests, one.Manifests...)
+		all.Manifests, list = append(all.Manifests, one.Manifests...), append(list, more...)
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
 		return fmt.Errorf("writing the index of all images: %w", err)
 	}
+	listed, err := json.Marshal(list)
+	if err != nil {
+		return fmt.Errorf("writing the list of all images: %w", err)
+	}
 	t := tar.NewWriter(w)
 	header := func(name string, size int64) error {
 		return t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: at, Format: tar.FormatUSTAR})
 	}
-	for _, f := range []File{{Path: indexFile, Content: text}, {Path: "oci-layout", Content: []byte(layoutVersion)}} {
+	for _, f := range []File{
+		{Path: indexFile, Content: text}, {Path: savedFile, Content: listed}, {Path: "oci-layout", Content: []byte(layoutVersion)},
+	} {
 		if err := header(f.Path, int64(len(f.Content))); err != nil {
 			return fmt.Errorf("writing %s: %w", f.Path, err)
 		}
@@ -72,15 +80,18 @@ func Merge(w io.Writer, at time.Time, paths ...string) error {
 // blobsDir is where layouts have them.
 const blobsDir = "blobs/sha256/"
 
-func indexOf(path string) (*index, error) {
-	var found *index
-	err := each(path, func(name string, _ int64, content io.Reader) error {
-		if name != indexFile {
+// indexOf reads the index and the list of a layout.
+func indexOf(path string) (found *index, list []saved, err error) {
+	err = each(path, func(name string, _ int64, content io.Reader) error {
+		if name != indexFile && name != savedFile {
 			return nil
 		}
 		text, err := io.ReadAll(io.LimitReader(content, maxIndex))
 		if err != nil {
 			return err
+		}
+		if name == savedFile {
+			return json.Unmarshal(text, &list)
 		}
 		found = &index{}
 		return json.Unmarshal(text, found)
@@ -88,7 +99,7 @@ func indexOf(path string) (*index, error) {
 	if err == nil && found == nil {
 		err = errors.New("it has no " + indexFile)
 	}
-	return found, err
+	return found, list, err
 }
 
 // each calls f for each file of a tar.

@@ -2,7 +2,8 @@
 // input makes the same bytes: nothing of the machine, the user or the clock goes in.
 //
 // What it writes is the image specification 1.1 (github.com/opencontainers/image-spec): one layer, one configuration and
-// one manifest for each platform, and an index of them. containerd (`ctr images import`), skopeo and crane read it.
+// one manifest for each platform, and an index of them. containerd (`ctr images import`), skopeo and crane read it. Beside it is
+// the list of `docker save`, for `docker load` of a Docker without containerd's image store.
 package oci
 
 import (
@@ -99,6 +100,13 @@ type config struct {
 	} `json:"rootfs"`
 }
 
+// saved is an entry of the list that `docker save` writes: an image of one platform, and where the tar has its parts.
+type saved struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
 // layout is a set of blobs, by digest in hexadecimal.
 type layout map[string][]byte
 
@@ -131,12 +139,39 @@ func Write(w io.Writer, name string, compressed bool, images ...Image) (digest s
 	if err != nil {
 		return "", fmt.Errorf("writing the index of %s: %w", name, err)
 	}
-	files := []File{{Path: "oci-layout", Content: []byte(layoutVersion)}, {Path: indexFile, Content: entry}}
+	list, err := blobs.saved(name, all.Manifests[0])
+	if err != nil {
+		return "", err
+	}
+	files := []File{
+		{Path: "oci-layout", Content: []byte(layoutVersion)}, {Path: indexFile, Content: entry}, {Path: savedFile, Content: list},
+	}
 	for _, digest := range slices.Sorted(maps.Keys(blobs)) {
 		files = append(files, File{Path: blobsDir + digest, Content: blobs[digest]})
 	}
 	return top.Digest, writeTar(w, files, images[0].Created)
 }
+
+// saved is the list of `docker save` with the image of a manifest. Docker gives a name to one platform only: the first.
+func (l layout) saved(name string, of descriptor) ([]byte, error) {
+	var m manifest
+	if err := json.Unmarshal(l[of.Digest[len(algorithm):]], &m); err != nil {
+		return nil, fmt.Errorf("reading the manifest of %s: %w", name, err)
+	}
+	at := func(d descriptor) string { return blobsDir + d.Digest[len(algorithm):] }
+	one := saved{Config: at(m.Config), RepoTags: []string{name}}
+	for _, layer := range m.Layers {
+		one.Layers = append(one.Layers, at(layer))
+	}
+	list, err := json.Marshal([]saved{one})
+	if err != nil {
+		return nil, fmt.Errorf("writing the list of %s: %w", name, err)
+	}
+	return list, nil
+}
+
+// algorithm of digests, as they begin.
+const algorithm = "sha256:"
 
 // canonical is the name that a container runtime gives an image without a registry.
 func canonical(name string) string {

@@ -120,6 +120,46 @@ func TestEveryDescriptorLeadsToItsBlobAndTheLayerHoldsTheFiles(t *testing.T) {
 	}
 }
 
+// parts checks the list of `docker save` in a tar, and returns the names of its images: every entry has a configuration, and
+// layers whose contents have the digests that the configuration states.
+func parts(t *testing.T, files map[string][]byte) (names []string) {
+	t.Helper()
+	type entry struct { // as Docker reads it
+		Config           string
+		RepoTags, Layers []string
+	}
+	for _, e := range decode[[]entry](t, files["manifest.json"]) {
+		c := decode[config](t, files[e.Config])
+		if c.Architecture != "amd64" || c.OS != "linux" || len(e.Layers) != len(c.RootFS.DiffIDs) || len(e.Layers) == 0 {
+			t.Errorf("%+v has the configuration %+v", e, c)
+		}
+		for i, layer := range e.Layers {
+			z, err := gzip.NewReader(bytes.NewReader(files[layer]))
+			if err != nil {
+				t.Fatalf("%s: %v", layer, err)
+			}
+			content, err := io.ReadAll(z)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sum := sha256.Sum256(content); c.RootFS.DiffIDs[i] != "sha256:"+hex.EncodeToString(sum[:]) {
+				t.Errorf("%s is another layer", layer)
+			}
+		}
+		names = append(names, e.RepoTags...)
+	}
+	return names
+}
+
+// TestDockerFindsTheImageOfTheFirstPlatform, without containerd's image store.
+func TestDockerFindsTheImageOfTheFirstPlatform(t *testing.T) {
+	raw, _ := write(t, true, image("amd64"), image("arm64"))
+	files, _ := unpack(t, raw)
+	if diff := cmp.Diff([]string{"kvasir/picker:v1"}, parts(t, files)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestTheSameInputMakesTheSameBytes(t *testing.T) {
 	first, _ := write(t, true, image("amd64"))
 	for range 20 { // maps are walked in another order each time
@@ -183,6 +223,9 @@ func TestMergedLayoutsHaveAllImagesOnce(t *testing.T) {
 		blob(t, files, m)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"kvasir/picker:v1", "kvasir/reporter:v1"}, parts(t, files)); diff != "" {
 		t.Error(diff)
 	}
 	if string(files["oci-layout"]) != layoutVersion {

@@ -4,6 +4,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -198,6 +199,7 @@ func (d *Doctor) picker(pool *v1alpha1.InferencePool, p *live.Picker, told *api.
 	for i := range told.Pools {
 		at := &told.Pools[i]
 		if pool == nil || at.Namespace == pool.Namespace && at.Name == pool.Name {
+			d.unanswered(subject, at)
 			d.streams(subject, at)
 			d.tokens(subject, at)
 		}
@@ -218,6 +220,23 @@ func (d *Doctor) skew(what, subject string, theirs time.Time) {
 		text = fmt.Sprintf("the clock of the %s is %s off this machine's", what, off)
 	}
 	d.add(level, "clock", subject, text, "set the clocks by a time server: tokens and certificates count on them")
+}
+
+// unanswered reports the engines that get no requests because they do not answer.
+func (d *Doctor) unanswered(subject string, pool *api.Pool) {
+	cures := map[string]string{
+		api.ReasonUnreachable:  "start the engine, or correct its address",
+		api.ReasonNotAnswering: "see the engine's log and its GPUs; restart it if it stays so",
+	}
+	pods := map[string][]string{}
+	for i := range pool.Pods {
+		pods[pool.Pods[i].Reason] = append(pods[pool.Pods[i].Reason], pool.Pods[i].Name)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(cures)) {
+		if names := pods[reason]; len(names) > 0 {
+			d.add(Warn, "engines", subject, reason+" in "+pool.Name+": "+strings.Join(names, ", "), cures[reason])
+		}
+	}
 }
 
 // streams of events into a picker.

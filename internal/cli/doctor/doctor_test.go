@@ -182,6 +182,7 @@ func TestFindings(t *testing.T) {
 		"a budget that is too small": {func(l *api.Live) { l.Pools[0].ExactTokens, l.Pools[0].Inexact = 0.4, "budget" }, "tokens", Warn, "tokens.budgetMilliseconds"},
 		"an endpoint that differs":   {func(l *api.Live) { l.Pools[0].Degraded = []string{"TokensExact: EndpointDiffers: a/0"} }, "degraded", Warn, "a/0"},
 		"tokens that are not used":   {func(l *api.Live) { l.Pools[0].Degraded = []string{"TokensExact: TokensDoubted: of tools"} }, "degraded", Warn, "of tools"},
+		"an engine is silent":        {func(l *api.Live) { l.Pools[0].Pods[0].Reason = api.ReasonNotAnswering }, "engines", Warn, "NotAnswering in chat"},
 		"hits that are not there":    {func(l *api.Live) { l.Pools[0].Recent.Deviation = 50 }, "predictions", Warn, "50 %"},
 	} {
 		t.Run(name, func(t *testing.T) {

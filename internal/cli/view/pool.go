@@ -273,6 +273,7 @@ func (p *Pool) members(seen map[string][]*api.Pod) {
 		if views := seen[m.Name]; len(views) > 0 {
 			m.Live = livePod(views)
 			p.Live.InFlight += m.Live.InFlight
+			m.Reason = cmp.Or(m.Reason, views[0].Reason)
 		}
 		delete(seen, m.Name)
 	}
@@ -298,7 +299,7 @@ func OfPickers(told []PickerReport) []*Pool {
 			}
 			p := &Pool{
 				Namespace: in.Namespace, Name: in.Name, Model: in.Model, Policy: in.Policy,
-				Status:  status.OfEndpoints(in.Size.Ready, in.Size.Pods, 0).Reason,
+				Status:  status.OfEndpoints(in.Size.Ready, in.Size.Pods, 0, 0).Reason,
 				Desired: in.Size.Desired, Pods: in.Size.Pods, Ready: in.Size.Ready, Draining: in.Size.Draining,
 				Problems: []Problem{}, Members: []Pod{},
 			}

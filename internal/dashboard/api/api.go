@@ -131,7 +131,7 @@ type Pod struct {
 	UID  string `json:"uid"`
 	// Phase: Serving, NotReady, Draining (no request is sent there any more), Circuit (kept out for its failures).
 	Phase string `json:"phase"`
-	// Reason of the phase NotReady, where the picker itself knows it: Unreachable.
+	// Reason of the phase NotReady, where the picker itself knows it: Unreachable, NotAnswering.
 	Reason    string     `json:"reason,omitempty"`
 	Island    string     `json:"island,omitempty"`
 	Endpoints []Endpoint `json:"endpoints"`
@@ -147,6 +147,10 @@ const (
 
 // ReasonUnreachable is the reason of a pod that the picker cannot connect to.
 const ReasonUnreachable = "Unreachable"
+
+// ReasonNotAnswering is the reason of a pod that takes connections and answers nothing, or has accepted requests and shows no
+// progress with any.
+const ReasonNotAnswering = "NotAnswering"
 
 // Endpoint is one rank of a pod.
 type Endpoint struct {

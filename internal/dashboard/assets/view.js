@@ -2,7 +2,8 @@
 import { $, h, width, sync, percent, whole, count, short, seconds, value } from './dom.js';
 
 const phases = { Serving: 'good', Draining: 'wait', NotReady: 'wait', Circuit: 'bad' };
-const phaseName = (p) => (p.reason === 'Unreachable' ? 'unreachable' : phaseNames[p.phase] ?? p.phase);
+const reasonNames = { Unreachable: 'unreachable', NotAnswering: 'not answering' };
+const phaseName = (p) => reasonNames[p.reason] ?? phaseNames[p.phase] ?? p.phase;
 const phaseNames = { Serving: 'serving', Draining: 'draining', NotReady: 'not ready', Circuit: 'kept out' };
 const sum = (list, f) => list.reduce((n, x) => n + f(x), 0);
 

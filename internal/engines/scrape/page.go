@@ -33,6 +33,9 @@ const (
 // questions that can be under way at a page.
 const questions = 4
 
+// maxDoublings of Options.Timeout, while questions for metrics have no answer in time.
+const maxDoublings = 2
+
 // keepBuffer is the largest buffer kept from one question to the next, bytes.
 const keepBuffer = 1 << 20
 
@@ -55,6 +58,8 @@ type page struct {
 	answers bool
 	// refused: the last question could not be sent, because there was no connection.
 	refused bool
+	// unanswered counts the questions for metrics in a row that had no answer in time, at most maxDoublings.
+	unanswered int
 	// paused: the engine said so last; pausable: it answers the question.
 	paused, pausable bool
 }
@@ -144,7 +149,7 @@ func (p *page) run(ctx context.Context) {
 func (p *page) pollMetrics(ctx context.Context) {
 	var body bytes.Buffer
 	for {
-		err := p.get(ctx, "/metrics", MaxPage, &body)
+		err := p.getWithin(ctx, p.patience(), "/metrics", MaxPage, &body)
 		if ctx.Err() != nil {
 			return
 		}
@@ -170,9 +175,13 @@ func (p *page) digest(text []byte, err error) time.Duration {
 	if err == nil && !p.answers {
 		p.recheck()
 	}
-	refused := unconnected(err)
+	lost := unanswered(err)
+	silent := errors.Is(lost, ErrNoAnswer)
 	if !transport.LocalFault(err) {
-		p.reportConnected(refused)
+		p.reportAnswered(lost)
+	}
+	if p.unanswered = min(p.unanswered+1, maxDoublings); !silent {
+		p.unanswered = 0
 	}
 	if p.answers = err == nil; p.answers {
 		for _, t := range p.targets {
@@ -201,8 +210,9 @@ func (p *page) digest(text []byte, err error) time.Duration {
 		p.logChange(err)
 	}
 	p.stats.LastError = err
-	again := refused != nil && !p.refused
-	p.refused = refused != nil
+	refused := lost != nil && !silent
+	again := refused && !p.refused
+	p.refused = refused
 	if busy || again { // a connection that fails once can be chance
 		p.stats.Interval = p.options.Busy
 	} else {
@@ -211,19 +221,26 @@ func (p *page) digest(text []byte, err error) time.Duration {
 	return p.stats.Interval
 }
 
-// reportConnected reports whether the address could be connected to. p.mu is held.
-func (p *page) reportConnected(err error) {
-	if p.options.Connected == nil {
+// patience is how long the next question for metrics can take.
+func (p *page) patience() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.options.Timeout << p.unanswered
+}
+
+// reportAnswered passes on what became of a question. p.mu is held.
+func (p *page) reportAnswered(err error) {
+	if p.options.Answered == nil {
 		return
 	}
 	for _, t := range p.targets {
-		p.options.Connected(t, err)
+		p.options.Answered(t, err)
 	}
 }
 
-// unconnected is the error of a question if there was no connection to send it on, or it was closed without an answer; nil
-// otherwise. A time-out counts only while connecting: an engine that works can be slow to answer.
-func unconnected(err error) error {
+// unanswered is the error of a question if there was no connection to send it on, or it was closed without an answer;
+// ErrNoAnswer if the time was over before an answer began; nil otherwise.
+func unanswered(err error) error {
 	failed := (*url.Error)(nil)
 	if !errors.As(err, &failed) {
 		return nil
@@ -231,8 +248,11 @@ func unconnected(err error) error {
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return err
 	}
-	if failed.Timeout() || errors.Is(err, context.Canceled) {
+	switch {
+	case errors.Is(err, context.Canceled):
 		return nil
+	case failed.Timeout():
+		return ErrNoAnswer
 	}
 	return err
 }
@@ -396,9 +416,14 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("reading %s: status %d", e.path, e.status) }
 
-// get asks for a path and reads the answer, of at most limit bytes, into body.
+// get is getWithin the usual time.
 func (p *page) get(ctx context.Context, path string, limit int64, body *bytes.Buffer) error {
-	ctx, cancel := context.WithTimeout(ctx, p.options.Timeout)
+	return p.getWithin(ctx, p.options.Timeout, path, limit, body)
+}
+
+// getWithin asks for a path and reads the answer, of at most limit bytes, into body.
+func (p *page) getWithin(ctx context.Context, timeout time.Duration, path string, limit int64, body *bytes.Buffer) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	body.Reset()
 	host := p.where.address

@@ -8,6 +8,7 @@ package scrape
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sort"
 	"sync"
@@ -27,6 +28,9 @@ const (
 	DefaultModels  = 10 * time.Second
 )
 
+// ErrNoAnswer is the error of a question that the engine took and did not answer in time.
+var ErrNoAnswer = errors.New("no answer in time")
+
 // MaxPage is the largest answer read, bytes. An engine's metrics are some 100 KiB.
 const MaxPage = 8 << 20
 
@@ -41,12 +45,14 @@ type Options struct {
 	// EventSource receives what an engine reports about its publisher of KV events, for each target that requests it, first
 	// and whenever it changes; nil requests nothing. The rules are those of Observe.
 	EventSource func(id endpoint.ID, source EventSource)
-	// Connected reports to a question for metrics whether the engine could be connected to; err is why not. An answer of
-	// any kind, or none in time, counts as connected. nil is not called. The rules are those of Observe.
-	Connected func(t Target, err error)
+	// Answered gets what became of each question for metrics: nil if the engine gave an answer of any kind, an error that is
+	// ErrNoAnswer if it took the question and gave none in time, else why it could not be connected to. nil is not called. The
+	// rules are those of Observe.
+	Answered func(t Target, err error)
 	// Busy is the shortest wait between two questions for metrics, Idle the longest.
 	Busy, Idle time.Duration
-	// Timeout bounds one question, the answer's body included.
+	// Timeout bounds one question, the answer's body included. After a question for metrics without an answer the next one
+	// has twice as long, up to four times Timeout, so that a busy engine that needs some seconds has an answer.
 	Timeout time.Duration
 	// Pauses asks engines whether they are paused, too.
 	Pauses bool

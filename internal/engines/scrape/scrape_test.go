@@ -403,24 +403,25 @@ func TestRealSockets(t *testing.T) {
 	}
 }
 
-func TestConnectedTellsDeadEnginesFromSlowOnes(t *testing.T) {
+func TestAnsweredTellsDeadEnginesFromSlowOnes(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	asking := func(err error) error { return &url.Error{Op: "Get", URL: "http://a", Err: err} }
 	for name, tc := range map[string]struct {
-		err  error
-		dead bool
+		err          error
+		dead, silent bool
 	}{
-		"an answer":                      {nil, false},
-		"another status":                 {&statusError{"/metrics", 404}, false},
-		"an answer that ends early":      {fmt.Errorf("reading: %w", io.ErrUnexpectedEOF), false},
-		"no answer in time":              {asking(context.DeadlineExceeded), false},
-		"a refused connection":           {asking(dial), true},
-		"no connection in time":          {asking(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}), true},
-		"a connection closed, no answer": {asking(io.EOF), true},
-		"a question that was called off": {asking(context.Canceled), false},
+		"an answer":                      {nil, false, false},
+		"another status":                 {&statusError{"/metrics", 404}, false, false},
+		"an answer that ends early":      {fmt.Errorf("reading: %w", io.ErrUnexpectedEOF), false, false},
+		"no answer in time":              {asking(context.DeadlineExceeded), false, true},
+		"a refused connection":           {asking(dial), true, false},
+		"no connection in time":          {asking(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}), true, false},
+		"a connection closed, no answer": {asking(io.EOF), true, false},
+		"a question that was called off": {asking(context.Canceled), false, false},
 	} {
-		if got := unconnected(tc.err) != nil; got != tc.dead {
-			t.Errorf("%s: dead %t, want %t", name, got, tc.dead)
+		got := unanswered(tc.err)
+		if silent := errors.Is(got, ErrNoAnswer); silent != tc.silent || (got != nil && !silent) != tc.dead {
+			t.Errorf("%s: %v, want dead %t, silent %t", name, got, tc.dead, tc.silent)
 		}
 	}
 }
@@ -434,8 +435,8 @@ func TestALackOfDescriptorsSaysNothingOfAnEngine(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			dialed, told := 0, 0
 			s := New(Options{
-				Dial:      func(context.Context, string, string) (net.Conn, error) { dialed++; return nil, err },
-				Connected: func(Target, error) { told++ },
+				Dial:     func(context.Context, string, string) (net.Conn, error) { dialed++; return nil, err },
+				Answered: func(Target, error) { told++ },
 			})
 			defer s.Close()
 			s.Set([]Target{target("a", 0, "pod:8000")})

@@ -410,7 +410,7 @@ func (r *verdict) ready(accepted, picker metav1.Condition) metav1.Condition {
 		return status.Ready.False(status.ReasonPickerUnavailable, "%s", picker.Message)
 	}
 	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
-	return status.OfEndpoints(c.Ready*ranks, c.Total*ranks, 0)
+	return status.OfEndpoints(c.Ready*ranks, c.Total*ranks, 0, 0)
 }
 
 // starting reports whether the pool has never served.
