@@ -127,12 +127,8 @@ func (a *app) close() {
 
 // loadReport puts an engine's metrics into the words of the load.
 func loadReport(m vllm.Metrics) load.Report {
-	tokens := m.CacheTokens
-	if tokens == 0 {
-		tokens = m.NumBlocks * m.BlockSize
-	}
 	return load.Report{
-		Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: tokens, BlockTokens: m.BlockSize, Blocks: m.NumBlocks,
+		Running: m.Running, Waiting: m.Waiting, KVUsage: m.KVUsage, KVTokens: m.CacheTokens, BlockTokens: m.BlockSize, Blocks: m.NumBlocks,
 		Speculates:  m.Speculates,
 		MaxAdapters: m.MaxAdapters, Adapters: m.Adapters, Rejections: m.Rejections, Generated: m.Generated,
 		CountsGenerated: m.CountsGenerated,

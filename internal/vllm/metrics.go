@@ -180,6 +180,7 @@ type scan struct {
 	first   []byte // the first rank seen
 	matched bool   // the rank wanted was seen
 	several bool   // more than one rank was seen
+	configs int    // series of vLLM about its cache: one for each rank of the page
 }
 
 // series is the content of the labels of one series.
@@ -216,6 +217,9 @@ func (s *scan) line(f field, rest []byte) {
 	}
 	mine := s.all || l.rank == nil
 	sole := l.rank == nil
+	if f == config {
+		s.configs++
+	}
 	if l.rank != nil {
 		if s.first == nil {
 			s.first = l.rank
@@ -253,9 +257,6 @@ func (a *sums) add(f field, v float64, l *series) {
 		return
 	}
 	blocks, tokens := float64(l.blocks), float64(l.cacheTokens)
-	if l.cacheTokens == 0 {
-		tokens = blocks * float64(l.blockSize)
-	}
 	if a.total {
 		blocks += float64(a.labels.blocks)
 		tokens += float64(a.labels.cacheTokens)
@@ -276,7 +277,7 @@ func (s *scan) result() (Metrics, error) {
 		Running:       limit(a.value[running]),
 		Waiting:       limit(a.value[waiting]),
 		BlockSize:     a.labels.blockSize,
-		NumBlocks:     a.labels.blocks,
+		NumBlocks:     s.blocks(&a.labels),
 		CacheTokens:   a.labels.cacheTokens,
 		PrefixQueries: a.either(queries, queriesOld),
 		PrefixHits:    a.either(hits, hitsOld),
@@ -289,6 +290,9 @@ func (s *scan) result() (Metrics, error) {
 		Speculates:    a.samples[drafts] > 0,
 
 		CountsGenerated: a.samples[generated] > 0,
+	}
+	if m.CacheTokens == 0 {
+		m.CacheTokens = limit(float64(m.NumBlocks) * float64(m.BlockSize))
 	}
 	switch run, wait := a.adapters.adaptersRun, a.adapters.adaptersFor; {
 	case len(run) > 0 && len(wait) > 0:
@@ -303,6 +307,15 @@ func (s *scan) result() (Metrics, error) {
 		}
 	}
 	return m, nil
+}
+
+// blocks is the number of blocks. vLLM reports the sum over the ranks of the page for each of them, and the size in tokens
+// (0.26 and newer) of one rank. Where the two agree, the number is not a sum.
+func (s *scan) blocks(l *series) int {
+	if s.configs < 2 || l.cacheTokens > 0 && l.cacheTokens == limit(float64(l.blocks)*float64(l.blockSize)) {
+		return l.blocks
+	}
+	return l.blocks / s.configs
 }
 
 // either is the sum under the newer name, if there is one.

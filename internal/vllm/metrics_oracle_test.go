@@ -146,7 +146,11 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 			m.Adapters = wait
 		}
 	}
+	configs := 0
 	for _, s := range kept {
+		if s.name == "vllm:cache_config_info" {
+			configs++
+		}
 		r, ok := rankOf(s)
 		if !strings.HasSuffix(s.name, "cache_config_info") || rank >= 0 && ok && r != target {
 			continue
@@ -161,15 +165,19 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 				n[i] = int(v)
 			}
 		}
-		if n[2] == 0 {
-			n[2] = int(min(int64(n[0])*int64(n[1]), math.MaxInt32))
-		}
 		if rank >= 0 {
 			m.NumBlocks, m.CacheTokens = 0, 0
 		}
 		m.BlockSize = n[0]
 		m.NumBlocks = min(m.NumBlocks+n[1], math.MaxInt32)
 		m.CacheTokens = min(m.CacheTokens+n[2], math.MaxInt32)
+	}
+	tokensOf := func() int { return int(min(int64(m.NumBlocks)*int64(m.BlockSize), math.MaxInt32)) }
+	if configs > 1 && (m.CacheTokens == 0 || m.CacheTokens != tokensOf()) { // the sum of the ranks, for each of them
+		m.NumBlocks /= configs
+	}
+	if m.CacheTokens == 0 {
+		m.CacheTokens = tokensOf()
 	}
 	return m, true
 }

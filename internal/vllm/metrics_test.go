@@ -29,10 +29,10 @@ func TestParseMetricsChoosesTheRank(t *testing.T) {
 		"rank 0": {0, Metrics{Running: 7, Waiting: 2, KVUsage: 0.34567901234567904, BlockSize: 16, NumBlocks: 27728,
 			CacheTokens: 16 * 27728, PrefixQueries: 123456, PrefixHits: 100000, Preemptions: 4, Generated: 5, CountsGenerated: true, MaxAdapters: 4,
 			Adapters: "a,b"}},
-		"rank 1": {1, Metrics{Running: 3, KVUsage: 0.125, BlockSize: 16, NumBlocks: 27729, CacheTokens: 16 * 27729,
+		"rank 1": {1, Metrics{Running: 3, KVUsage: 0.125, BlockSize: 16, NumBlocks: 27728, CacheTokens: 16 * 27728,
 			PrefixQueries: 1.2e7, PrefixHits: 1.1e7, Generated: 6, CountsGenerated: true, MaxAdapters: 4, Adapters: "a,b"}},
 		"all ranks": {-1, Metrics{Running: 10, Waiting: 2, KVUsage: (0.34567901234567904 + 0.125) / 2, BlockSize: 16,
-			NumBlocks: 55457, CacheTokens: 16 * 55457, PrefixQueries: 12123456, PrefixHits: 11100000, Preemptions: 4, Generated: 11, CountsGenerated: true, MaxAdapters: 4, Adapters: "a,b"}},
+			NumBlocks: 55456, CacheTokens: 16 * 55456, PrefixQueries: 12123456, PrefixHits: 11100000, Preemptions: 4, Generated: 11, CountsGenerated: true, MaxAdapters: 4, Adapters: "a,b"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -47,6 +47,32 @@ func TestParseMetricsChoosesTheRank(t *testing.T) {
 	}
 	if _, err := ParseMetrics(page(t), 2); !errors.Is(err, ErrMetrics) {
 		t.Errorf("a rank that is not there: got %v", err)
+	}
+}
+
+// TestARankHasItsOwnBlocks: the recorded engines have two ranks of 64 blocks, and report 128 for each.
+func TestARankHasItsOwnBlocks(t *testing.T) {
+	for _, release := range []string{"0.26.0", "0.32.0"} {
+		recorded, err := os.ReadFile("../../test/real/judge/testdata/" + release + ".txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, section, ok := bytes.Cut(recorded, []byte("== rank 1 of two: metrics\n"))
+		if !ok {
+			t.Fatalf("%s: no recording of two ranks", release)
+		}
+		section, _, _ = bytes.Cut(section, []byte("\n=="))
+		section = bytes.ReplaceAll(section, []byte(" = "), []byte(" "))
+		config := bytes.Index(section, []byte("vllm:cache_config_info {"))
+		section = append(append([]byte(nil), section[:config]...), bytes.Replace(section[config:], []byte("}"), []byte("} 1.0"), 1)...)
+		text := append(bytes.ReplaceAll(section, []byte(`engine="1"`), []byte(`engine="0"`)), '\n')
+		text = append(text, section...) // the engine shows both ranks, the recording the second one
+		for rank, want := range map[int]int{0: 64, 1: 64, -1: 128} {
+			got, err := ParseMetrics(text, rank)
+			if err != nil || got.BlockSize != 32 || got.NumBlocks != want || got.CacheTokens != 32*want {
+				t.Errorf("%s, rank %d: %+v (%v), want %d blocks", release, rank, got, err, want)
+			}
+		}
 	}
 }
 
@@ -77,10 +103,17 @@ func TestParseMetricsTolerates(t *testing.T) {
 		"the old name beside the new one":      {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.2", 0, Metrics{Running: 3, KVUsage: 0.2}},
 		"the old names alone":                  {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:gpu_prefix_cache_hits_total 2\nvllm:gpu_prefix_cache_queries 4", 0, Metrics{Running: 3, KVUsage: 0.1, PrefixHits: 2, PrefixQueries: 4}},
 		"the cache's size in tokens":           {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",kv_cache_size_tokens=\"800\"} 1", 0, Metrics{Running: 3, BlockSize: 16, NumBlocks: 100, CacheTokens: 800}},
-		"adapters, the last series":            {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"old\",waiting_lora_adapters=\"\"} 1.7e+09\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"c\"} 1.8e+09", 0, Metrics{Running: 3, MaxAdapters: 4, Adapters: "a,b,c"}},
-		"adapters, only some wait":             {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 1", 0, Metrics{Running: 3, MaxAdapters: 1, Adapters: "c"}},
-		"no adapter":                           {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1", 0, Metrics{Running: 3, MaxAdapters: 1}},
-		"a cache that is not sized yet":        {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1", 0, Metrics{Running: 3, BlockSize: 16}},
+		"the blocks of two ranks, without a size in tokens": {"vllm:num_requests_running 3\n" +
+			"vllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"100\"} 1",
+			1, Metrics{Running: 3, BlockSize: 16, NumBlocks: 50, CacheTokens: 800}},
+		"the blocks of one of two ranks": {"vllm:num_requests_running 3\n" +
+			"vllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\"100\",kv_cache_size_tokens=\"1600\"} 1\n" +
+			"vllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"100\",kv_cache_size_tokens=\"1600\"} 1",
+			1, Metrics{Running: 3, BlockSize: 16, NumBlocks: 100, CacheTokens: 1600}},
+		"adapters, the last series":     {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"old\",waiting_lora_adapters=\"\"} 1.7e+09\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"c\"} 1.8e+09", 0, Metrics{Running: 3, MaxAdapters: 4, Adapters: "a,b,c"}},
+		"adapters, only some wait":      {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 1", 0, Metrics{Running: 3, MaxAdapters: 1, Adapters: "c"}},
+		"no adapter":                    {"vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1", 0, Metrics{Running: 3, MaxAdapters: 1}},
+		"a cache that is not sized yet": {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1", 0, Metrics{Running: 3, BlockSize: 16}},
 		"SGLang": {"sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_queue_reqs{tp_rank=\"0\"} 4\nsglang:token_usage{tp_rank=\"0\"} 0.5\nsglang:cache_config_info{page_size=\"64\",num_pages=\"10\"} 1",
 			0, Metrics{Running: 3, Waiting: 4, KVUsage: 0.5, BlockSize: 64, NumBlocks: 10, CacheTokens: 640}},
 		"SGLang's shards tell the same": {"sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_running_reqs{tp_rank=\"1\"} 3", 0, Metrics{Running: 3}},

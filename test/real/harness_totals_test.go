@@ -135,10 +135,19 @@ func counted(shape string) bool {
 // leaveOut skips a case and lists it at the end of the run, where a reader of the verdict sees it.
 func leaveOut(t *testing.T, reason string) {
 	t.Helper()
-	run.totals.mu.Lock()
-	run.totals.notRun = append(run.totals.notRun, t.Name()+": "+reason)
-	run.totals.mu.Unlock()
+	notRun(t, reason)
 	t.Skip(reason)
+}
+
+// notRun lists a part of a case that goes on without it.
+func notRun(t *testing.T, reason string) {
+	t.Helper()
+	line := t.Name() + ": " + reason
+	run.totals.mu.Lock()
+	defer run.totals.mu.Unlock()
+	if !slices.Contains(run.totals.notRun, line) {
+		run.totals.notRun = append(run.totals.notRun, line)
+	}
 }
 
 // pausesSince is the oldest release whose row in docs/install-vllm.md has /pause and /sleep.

@@ -44,6 +44,34 @@ func TestAReleaseThatCannotBeLoadedIsNamed(t *testing.T) {
 	}
 }
 
+// TestWhetherMadeUpWeightsReload is read from a release's sources, and sources must be there.
+func TestWhetherMadeUpWeightsReload(t *testing.T) {
+	for name, tc := range map[string]struct {
+		path, source string
+		can          bool
+		fails        bool
+	}{
+		"any loader":                 {"v1/worker/gpu_model_runner.py", "model_loader.load_weights(model)", true, false},
+		"loaders with all weights":   {"v1/worker/gpu_model_runner.py", `if not hasattr(model_loader, "get_all_weights"):`, false, false},
+		"the same in a newer layout": {"model_executor/model_loader/reload/inplace.py", `if not hasattr(model_loader, "get_all_weights"):`, false, false},
+		"no sources":                 {"version.py", "", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			venv := t.TempDir()
+			path := filepath.Join(venv, "lib", "python3.11", "site-packages", "vllm", tc.path)
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(tc.source), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if can, err := reloadsMadeUpWeights(venv); can != tc.can || (err != nil) != tc.fails {
+				t.Errorf("%v, %v", can, err)
+			}
+		})
+	}
+}
+
 // TestWhatWasLeftOutIsListed at the end of a run, in order.
 func TestWhatWasLeftOutIsListed(t *testing.T) {
 	s := totals{notRun: []string{"TestA: the budget is spent", "TestB/c: cannot be tested here"}}

