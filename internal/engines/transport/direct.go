@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -32,8 +33,9 @@ const (
 // cost of a request. Requests with large bodies, or bodies of unknown length, are left to net/http. It is safe for
 // concurrent use.
 type direct struct {
-	base    *http.Transport // with the options, and for the other requests
-	readers sync.Pool       // of connections that are idle
+	base    once // with the options, and for the other requests
+	dial    Dial
+	readers sync.Pool // of connections that are idle
 
 	mu    sync.Mutex
 	idle  map[string][]*directConn // by host, the least recently used first; guarded by mu
@@ -52,7 +54,8 @@ func newDirect(base *http.Transport) *direct {
 	if base.ReadBufferSize <= 0 {
 		base.ReadBufferSize = 4 << 10
 	}
-	d := &direct{base: base, idle: map[string][]*directConn{}}
+	d := &direct{base: once{base}, dial: base.DialContext, idle: map[string][]*directConn{}}
+	base.DialContext = traceDial(base.DialContext)
 	d.readers.New = func() any { return bufio.NewReaderSize(nil, base.ReadBufferSize) }
 	return d
 }
@@ -89,25 +92,29 @@ func (d *direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Port() == "" {
 		host = net.JoinHostPort(r.URL.Hostname(), "80")
 	}
-	for {
-		c, err := d.take(ctx, host)
+	c, err := d.take(ctx, host)
+	if err != nil {
+		closeBody(r)
+		return nil, err
+	}
+	answer, stale, err := d.exchange(ctx, c, host, r)
+	if !stale {
+		return answer, err
+	}
+	if r.Body != nil {
+		body, err := r.GetBody()
 		if err != nil {
-			closeBody(r)
 			return nil, err
 		}
-		answer, again, err := d.exchange(ctx, c, host, r)
-		if !again {
-			return answer, err
-		}
-		if r.Body != nil { // the engine has just closed the connection
-			body, err := r.GetBody()
-			if err != nil {
-				return nil, err
-			}
-			one := *r
-			r, one.Body = &one, body
-		}
+		one := *r
+		r, one.Body = &one, body
 	}
+	if c, err = d.connect(ctx, host); err != nil { // another kept connection could be stale, too
+		closeBody(r)
+		return nil, err
+	}
+	answer, _, err = d.exchange(ctx, c, host, r)
+	return answer, err
 }
 
 func closeBody(r *http.Request) {
@@ -167,7 +174,12 @@ func (d *direct) take(ctx context.Context, host string) (*directConn, error) {
 		}
 		_ = c.Close()
 	}
-	conn, err := d.base.DialContext(ctx, "tcp", host)
+	return d.connect(ctx, host)
+}
+
+// connect makes a connection to a host.
+func (d *direct) connect(ctx context.Context, host string) (*directConn, error) {
+	conn, err := d.dial(ctx, "tcp", host)
 	if err != nil {
 		return nil, err
 	}
@@ -210,11 +222,11 @@ func (d *direct) put(host string, c *directConn) {
 	}
 }
 
-// exchange sends a request and waits for the header of its answer. again: the engine has closed a kept connection before it
-// answered, and the request can be sent again. The request's body is closed.
+// exchange sends a request and waits for the header of its answer. stale: the engine had closed a kept connection before it
+// received any of the request, which can be sent again. The request's body is closed.
 func (d *direct) exchange(
 	ctx context.Context, c *directConn, host string, r *http.Request,
-) (answer *http.Response, again bool, err error) {
+) (answer *http.Response, stale bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	fail := func(err error) (*http.Response, bool, error) {
 		stop()
@@ -227,21 +239,23 @@ func (d *direct) exchange(
 	c.left, c.reader = d.base.MaxResponseHeaderBytes, d.readers.Get().(*bufio.Reader)
 	c.reader.Reset(c)
 	written, err := c.send(r)
+	sentAt := time.Now()
 	if err != nil {
-		if !written { // by the caller's fault
+		if written < 0 { // by the caller's fault
 			return fail(err)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(lateAnswer)) // it might have answered before it closed
+		_ = c.SetReadDeadline(sentAt.Add(lateAnswer)) // it might have answered before it closed
 	}
 	sent := err
 	if _, err = c.reader.Peek(1); err != nil {
-		if sent != nil {
-			err = sent
-		}
-		if c.used && replayable(r) && ctx.Err() == nil {
+		rewinds := r.Body == nil || r.GetBody != nil
+		if c.used && rewinds && ctx.Err() == nil && time.Since(sentAt) <= closedAtOnce && c.unheard(written, sent, err) {
 			stop()
 			_ = c.Close()
 			return nil, true, nil
+		}
+		if sent != nil {
+			err = sent
 		}
 		return fail(err)
 	}
@@ -265,24 +279,15 @@ func (d *direct) exchange(
 	return answer, false, nil
 }
 
-// replayable reports whether a request can be sent again after a kept connection was closed, by the rules of net/http.
-func replayable(r *http.Request) bool {
-	if r.Body != nil && r.GetBody == nil {
-		return false
-	}
-	switch r.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		return true
-	}
-	_, ok := r.Header["Idempotency-Key"]
-	if !ok {
-		_, ok = r.Header["X-Idempotency-Key"]
-	}
-	return ok
+// unheard reports whether the engine had closed the connection before it received any of what was written to it. The errors are
+// those of the write and of the read after it. The write can have taken a reset away from the read.
+func (c *directConn) unheard(written int, writing, reading error) bool {
+	return written == 0 ||
+		errors.Is(reading, io.EOF) && !errors.Is(writing, syscall.ECONNRESET) && unacknowledged(c.Conn) == written
 }
 
-// send writes a request in one piece. written: it was an error of the connection.
-func (c *directConn) send(r *http.Request) (written bool, err error) {
+// send writes a request in one piece, and returns how many bytes were written; -1 if the request has none.
+func (c *directConn) send(r *http.Request) (written int, err error) {
 	buf := requestBuffers.Get().(*bytes.Buffer)
 	defer func() {
 		if buf.Cap() <= keepBuffer {
@@ -292,10 +297,9 @@ func (c *directConn) send(r *http.Request) (written bool, err error) {
 	buf.Reset()
 	buf.Grow(1<<10 + int(max(0, r.ContentLength)))
 	if err := r.Write(buf); err != nil {
-		return false, err
+		return -1, err
 	}
-	_, err = c.Write(buf.Bytes())
-	return true, err
+	return c.Write(buf.Bytes())
 }
 
 // directBody is the body of an answer. Its connection is kept when all of it was read.

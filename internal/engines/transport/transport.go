@@ -82,7 +82,11 @@ func RoundTripper(base *http.Transport, w endpoint.Wire) http.RoundTripper {
 	if w == (endpoint.Wire{}) {
 		return newDirect(base)
 	}
-	return base
+	if w.H2C {
+		return base // it sends again only what an engine says it has not processed
+	}
+	base.DialContext = traceDial(base.DialContext)
+	return once{base}
 }
 
 func closeIdle(t http.RoundTripper) {

@@ -357,9 +357,12 @@ func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, er
 	}
 	r := &http.Request{
 		Method: e.request.Method, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        header,
-		Body:          body.reader(taken),
-		GetBody:       func() (io.ReadCloser, error) { return body.reader(taken), nil },
+		Header: header,
+		Body:   body.reader(taken),
+		GetBody: func() (io.ReadCloser, error) { // the engine has not received it
+			taken.Store(false)
+			return body.reader(taken), nil
+		},
 		ContentLength: int64(len(body.Bytes)),
 	}
 	return e.proxy.engines.RoundTrip(r.WithContext(ctx), ep)

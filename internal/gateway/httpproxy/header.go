@@ -75,10 +75,5 @@ func requestHeader(r *http.Request, ep *endpoint.Endpoint, id string, d *picker.
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = nil // else net/http would add its own
 	}
-	// Allows the transport to send the request again when the engine closes a kept connection at the same moment.
-	// An empty list is not sent.
-	if _, ok := h["Idempotency-Key"]; !ok {
-		h["X-Idempotency-Key"] = []string{}
-	}
 	return h
 }

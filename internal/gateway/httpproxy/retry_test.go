@@ -1,18 +1,24 @@
 package httpproxy
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -150,38 +156,131 @@ func TestFallbacksAreTriedInOrderBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatTheEngineHasJustClosedIsNoFailure(t *testing.T) {
-	// The engine closes each kept connection when it receives the second request, like one whose keep-alive time has just
-	// run out.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var seen atomic.Int64
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n := seen.Add(1); n%2 == 0 {
-			answers["reset"](w, r)
-			return
-		}
-		answers["ok"](w, r)
-	})}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(l) }()
-	t.Cleanup(func() { _ = server.Close(); <-done })
+// stale is a connection that its engine closes between the choice of it for a request and the writing of the request.
+type stale struct {
+	*net.TCPConn
+	closing *atomic.Pointer[func()]
+}
 
-	h := newHouse(t, Options{}, spec(l.Addr().String()))
-	for range 3 {
-		if r := h.post("/v1/completions", streamed); r.StatusCode != 200 {
+func (c stale) Write(p []byte) (int, error) {
+	if f := c.closing.Swap(nil); f != nil {
+		(*f)()
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if raw, err := c.SyscallConn(); err != nil || raw.Control(func(fd uintptr) {
+				n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+				if n == 0 && err == nil {
+					deadline = time.Time{}
+				}
+			}) != nil {
+				break
+			}
+		}
+	}
+	return c.TCPConn.Write(p)
+}
+
+// TestAConnectionThatTheEngineHasJustClosedIsNoFailure: like one whose keep-alive time has run out just when a request is sent. It is
+// no failure and no retry. Without a new connection, the engine has not received the request.
+func TestAConnectionThatTheEngineHasJustClosedIsNoFailure(t *testing.T) {
+	var seen atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen.Add(1)
+		answers["ok"](w, r)
+	}))
+	t.Cleanup(server.Close)
+	s := spec(server.Listener.Addr().String())
+	s.Policy.RetryReset = false
+	h := newHouse(t, Options{}, s)
+	h.proxy.engines.Close()
+	closing, gone := new(atomic.Pointer[func()]), new(atomic.Bool)
+	h.proxy.engines = transport.NewTransports(func(ctx context.Context, network, address string) (net.Conn, error) {
+		if gone.Load() {
+			return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+		}
+		c, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return stale{c.(*net.TCPConn), closing}, nil
+	}, func() *http.Transport { return &http.Transport{MaxIdleConnsPerHost: 2} })
+	end := server.CloseClientConnections
+	for i, body := range []string{streamed, streamed, strings.Repeat(" ", 200<<10) + streamed, strings.Repeat(" ", 200<<10) + streamed} {
+		if i == 1 || i == 3 { // the two sizes have connections of their own
+			closing.Store(&end)
+		}
+		if r := h.post("/v1/completions", body); r.StatusCode != 200 {
 			t.Errorf("status %d: %s", r.StatusCode, read(t, r))
 		} else {
 			read(t, r) // so that the connection is kept
 		}
+		if n := seen.Load(); n != int64(i+1) {
+			t.Errorf("the engine has seen %d requests of %d", n, i+1)
+		}
 	}
-	h.outcomes(map[picker.Outcome]int64{picker.Completed: 3})
-	if n := h.picker.Stats()[0].Endpoints[0].Failures; n != 0 {
-		t.Errorf("%d failures", n)
+	h.outcomes(map[picker.Outcome]int64{picker.Completed: 4})
+	if s := h.picker.Stats()[0]; s.Endpoints[0].Failures != 0 || s.Retries != 0 || s.Unretried != 0 {
+		t.Errorf("%d failures, %d retries, %d not retried", s.Endpoints[0].Failures, s.Retries, s.Unretried)
 	}
-	if n := seen.Load(); n != 5 {
-		t.Errorf("the engine has seen %d requests, want 3 and 2 on closed connections", n)
+	closing.Store(&end)
+	gone.Store(true)
+	if r := h.post("/v1/completions", streamed); r.StatusCode != http.StatusBadGateway {
+		t.Errorf("without an engine: status %d", r.StatusCode)
+	}
+	if h.proxy.suspects.Any() {
+		t.Error("a request that no engine has received is suspect")
+	}
+}
+
+// TestARequestThatEndsKeptConnectionsIsCounted: an engine stays there and drops the connections of some requests. Each is executed once,
+// or with RetryReset by two pods, after which no pod gets it.
+func TestARequestThatEndsKeptConnectionsIsCounted(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint("RetryReset ", again), func(t *testing.T) {
+			const kept = 8
+			var drops, warmed [4]atomic.Int64
+			var together [4]sync.WaitGroup
+			var addresses []string
+			for i := range drops {
+				together[i].Add(kept)
+				addresses = append(addresses, engine(t, func(w http.ResponseWriter, r *http.Request) {
+					body, _ := io.ReadAll(r.Body)
+					if strings.Contains(string(body), "poison") {
+						drops[i].Add(1)
+						panic(http.ErrAbortHandler)
+					}
+					if warmed[i].Add(1) <= kept {
+						together[i].Done()
+						together[i].Wait()
+					}
+				}))
+			}
+			s := spec(addresses...)
+			s.Policy.Attempts, s.Policy.RetryReset = len(addresses), again
+			h := newHouse(t, Options{}, s)
+			var all sync.WaitGroup
+			for range kept * len(addresses) {
+				all.Go(func() { _ = read(t, h.post("/v1/completions", streamed)) })
+			}
+			all.Wait()
+			h.idle()
+			want, code := int64(1), `"upstream_failed"`
+			if again {
+				want, code = breaks, `"engines_broke_off"`
+			}
+			if text := read(t, h.post("/v1/completions", poison)); !strings.Contains(text, code) {
+				t.Error(text)
+			}
+			got, failures := int64(0), int64(0)
+			for i, e := range h.picker.Stats()[0].Endpoints {
+				got += drops[i].Load()
+				failures += e.Failures
+				if n := drops[i].Load(); n > 1 {
+					t.Errorf("engine %d has executed it %d times", i, n)
+				}
+			}
+			if got != want || failures != want {
+				t.Errorf("engines have executed it %d times, %d failures, want %d", got, failures, want)
+			}
+		})
 	}
 }
