@@ -13,12 +13,12 @@ import (
 )
 
 // catchStream confines a panic to the stream whose message caused it, and authenticates the client before anything of a
-// message is taken. Handlers of streams on which clients send one message authenticate only after that.
-func (s *Server) catchStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	if err := s.authenticate(stream.Context(), info.FullMethod); err != nil {
+// message is taken. The first message must be small. Handlers of streams on which clients send one message authenticate only after that.
+func (s *Server) catchStream(server any, in grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	if err := s.authenticate(in.Context(), info.FullMethod); err != nil {
 		return err
 	}
-	if !s.options.catch(stream.Context(), info.FullMethod, func() { err = handler(server, stream) }) {
+	if !s.options.catch(in.Context(), info.FullMethod, func() { err = handler(server, &stream{ServerStream: in}) }) {
 		return errPanic
 	}
 	return err

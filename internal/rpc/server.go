@@ -177,7 +177,7 @@ func NewServer(o ServerOptions) *Server {
 	}
 	s := &Server{options: o, pools: map[string]map[string]*target{}, byID: map[endpoint.ID]*target{}, logged: map[codes.Code]*loggedRefusal{}}
 	s.grpc = grpc.NewServer(
-		grpc.StreamInterceptor(s.catchStream),
+		grpc.StreamInterceptor(s.catchStream), grpc.ForceServerCodecV2(newCodec()),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connectionWindow),
 		grpc.Creds(o.Credentials), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeader), grpc.ConnectionTimeout(connectTimeout),

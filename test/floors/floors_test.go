@@ -46,6 +46,7 @@ func init() {
 			"internal/tokens/modelfiles",
 			"internal/openai",
 			"internal/peerpb",
+			"internal/protosize",
 			"internal/reportpb",
 			"internal/tokens/tokenizer",
 			"internal/sim/trace",

@@ -78,6 +78,8 @@ type exchange struct {
 	held   int64 // bytes that are counted for head
 	body   body
 	subset subset // nil for all endpoints
+	// subsetHeld is the bytes that are counted for subset.
+	subsetHeld int64
 	// explain: the policy can be asked to explain itself.
 	explain string
 
@@ -140,66 +142,6 @@ func (x *exchange) recovered() {
 	x.server.options.Observer.Refused(request.RefusedPanic)
 	x.settle(picker.Failed)
 	x.out.Finish(codes.Internal, "the request could not be handled")
-}
-
-const (
-	// maxHead is the most bytes of a message with headers, and headCost how many times its size it takes when it is read.
-	maxHead, headCost = 1 << 20, 3
-)
-
-// read reads and handles one message, and keeps nothing of it. Pieces of bodies, which are most, are read in place.
-func (x *exchange) read(raw []byte) error {
-	if kind, p, ok := pieceIn(raw); ok {
-		switch {
-		case x.refused:
-		case kind == requestBodyField:
-			return x.requestBody(p)
-		default:
-			x.responseBody(p)
-		}
-		return nil
-	}
-	if len(raw) > maxHead {
-		return status.Error(codes.ResourceExhausted, "a message without a body is too large")
-	}
-	if x.request == begin {
-		size := headCost * int64(len(raw))
-		if !x.out.Hold(size) {
-			return status.Error(codes.ResourceExhausted, "there is no room for another request")
-		}
-		x.held += size
-	}
-	var m pb.ProcessingRequest
-	if err := proto.Unmarshal(raw, &m); err != nil {
-		return status.Error(codes.InvalidArgument, "a message cannot be read")
-	}
-	return x.take(&m)
-}
-
-// take takes one message. An error is one that ends the stream: the gateway does not keep to the protocol.
-func (x *exchange) take(m *pb.ProcessingRequest) error {
-	if x.refused { // the stream only waits for its end
-		return nil
-	}
-	x.silent = x.silent || m.GetObservabilityMode()
-	if s, ok := subsetOf(m.GetMetadataContext()); ok && x.request != done {
-		x.subset = s
-	}
-	switch r := m.GetRequest().(type) {
-	case *pb.ProcessingRequest_RequestHeaders:
-		return x.requestHeaders(m.GetProtocolConfig(), r.RequestHeaders)
-	case *pb.ProcessingRequest_RequestBody:
-		return x.requestBody(pieceOf(r.RequestBody))
-	case *pb.ProcessingRequest_RequestTrailers:
-		x.requestTrailers()
-	case *pb.ProcessingRequest_ResponseHeaders:
-		x.responseHeaders(m, r.ResponseHeaders)
-	case *pb.ProcessingRequest_ResponseBody:
-		x.responseBody(pieceOf(r.ResponseBody))
-	case *pb.ProcessingRequest_ResponseTrailers:
-		x.responseTrailers()
-	}
-	return nil
 }
 
 func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders) error {
@@ -389,8 +331,8 @@ func (x *exchange) requestDone() {
 // dropHead gives up what is known of the request's header.
 func (x *exchange) dropHead() {
 	x.head, x.subset = nil, nil
-	x.out.Release(x.held)
-	x.held = 0
+	x.out.Release(x.held + x.subsetHeld)
+	x.held, x.subsetHeld = 0, 0
 }
 
 // refuse answers in place of an endpoint. The stream then only waits for its end.

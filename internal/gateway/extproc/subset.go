@@ -22,31 +22,49 @@ const (
 // subset is the endpoints to which a gateway restricts a request: as ip:port, or as an address with any port.
 type subset map[string]bool
 
+const (
+	// maxSubset is the most endpoints of a hint, subsetCost what one takes in a subset besides its name, in bytes.
+	maxSubset, subsetCost = 8 << 10, 128
+)
+
 // subsetOf reads the hint of a message: a list of endpoints, or one string with commas between them. ok reports whether
-// there is one; it can be empty, and one of another shape is, so that it allows nothing.
-func subsetOf(m *core.Metadata) (s subset, ok bool) {
+// there is one; it can be empty, and one of another shape is, so that it allows nothing. size is about what it takes in
+// memory. s is nil if the hint has too many endpoints.
+func subsetOf(m *core.Metadata) (s subset, size int64, ok bool) {
 	hint, ok := m.GetFilterMetadata()[subsetSpace].GetFields()[subsetKey]
 	if !ok {
-		return nil, false
+		return nil, 0, false
 	}
 	s = subset{}
-	s.add(hint)
-	return s, true
+	if !s.add(hint) {
+		return nil, 0, true
+	}
+	for name := range s {
+		size += int64(len(name)) + subsetCost
+	}
+	return s, size, true
 }
 
-func (s subset) add(v *structpb.Value) {
+// add adds the endpoints of a hint. It is false if they are too many.
+func (s subset) add(v *structpb.Value) bool {
 	switch kind := v.GetKind().(type) {
 	case *structpb.Value_ListValue:
 		for _, item := range kind.ListValue.GetValues() {
-			s.add(item)
+			if !s.add(item) {
+				return false
+			}
 		}
 	case *structpb.Value_StringValue:
 		for name := range strings.SplitSeq(kind.StringValue, ",") {
+			if len(s) > maxSubset {
+				return false
+			}
 			if name = strings.TrimSpace(name); name != "" {
 				s[canonical(name)] = true
 			}
 		}
 	}
+	return true
 }
 
 // canonical writes an address in the one way that can be compared: [2001:db8::1]:80 can be written in others.
@@ -57,7 +75,7 @@ func canonical(address string) string {
 	if a, err := netip.ParseAddr(strings.Trim(address, "[]")); err == nil {
 		return a.Unmap().String()
 	}
-	return address
+	return strings.Clone(address) // without what stands beside it
 }
 
 // has reports whether an endpoint is among them.
