@@ -101,8 +101,9 @@ type handoff struct {
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
-	// answered: the endpoint that was to load the blocks has failed by an answer.
-	answered bool
+	// refused: the endpoint that was to load the blocks has answered with an error. loaded: it has generated a token, so that
+	// what becomes of the request from then on has nothing to do with the hand-off.
+	refused, loaded bool
 }
 
 // Leg is the part of the request that the decision is for.
@@ -152,6 +153,7 @@ func (d *Decision) passOn(handedOver bool) caller {
 	d.ended = true
 	d.succeed()
 	now := d.now()
+	d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
 	d.complete(now)
 	d.checkBlocks(now)
 	d.passed(now, Completed)
@@ -181,25 +183,36 @@ func (d *Decision) endComing() {
 func (d *Decision) endLeg(outcome Outcome) {
 	d.endComing()
 	switch {
-	case d.handoff.leg == Whole:
+	case d.handoff.leg == Whole, d.handoff.loaded:
 	case outcome == ClientGone:
 		d.Handoff(HandoffClientGone)
 	case d.handoff.leg == DecodeLeg && (outcome == Completed || outcome == Rejected):
-		d.Handoff(HandoffCompleted)
-		d.handoff.from.handoffs.Succeed(d.sent)
+		d.handedOver()
 	case d.handoff.leg == DecodeLeg:
 		d.handoffFailed()
 	}
 }
 
-// handoffFailed counts an endpoint that has failed to load the blocks. If it has answered so, the one that has prefilled is
-// left out of plans after some such failures. d.mu is held.
+// loading reports whether the decision is for a DecodeLeg whose endpoint has not generated a token yet. d.mu is held.
+func (d *Decision) loading() bool { return d.handoff.leg == DecodeLeg && !d.handoff.loaded }
+
+// handedOver counts a hand-off as completed, once, if the decision is for a DecodeLeg. d.mu is held.
+func (d *Decision) handedOver() {
+	if d.loading() {
+		d.handoff.loaded = true
+		d.Handoff(HandoffCompleted)
+		d.handoff.from.handoffs.Succeed(d.sent)
+	}
+}
+
+// handoffFailed counts an endpoint that has failed to load the blocks. If it has answered with an error, the one that has
+// prefilled is left out of plans after some such failures. d.mu is held.
 func (d *Decision) handoffFailed() {
 	d.Handoff(HandoffDecodeFailed)
-	if !d.handoff.answered {
+	if !d.handoff.refused {
 		return // it says nothing about the blocks
 	}
-	d.handoff.answered = false
+	d.handoff.refused = false
 	d.leaveOut(d.handoff.fromTarget)
 }
 
@@ -324,7 +337,7 @@ func (d *Decision) handOver() caller {
 	d.ended = true
 	now := d.now()
 	d.leaveTarget(now)
-	if d.handoff.leg == DecodeLeg {
+	if d.loading() {
 		d.handoffFailed()
 	}
 	d.passed(now, Failed)

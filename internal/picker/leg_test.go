@@ -176,7 +176,7 @@ func TestALegThatEndsEarlyLeavesNothing(t *testing.T) {
 		"the client leaves between the legs": func(p *Picker, d *Decision) { next(t, p, body, d).End(ClientGone) },
 		"the decode leg fails": func(p *Picker, d *Decision) {
 			d = next(t, p, body, d)
-			d.failed(true)
+			d.failed(errored)
 			d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d})
 			if err != nil {
 				t.Fatal(err)
@@ -199,7 +199,7 @@ func TestEndpointsWhoseHandoffsFailAreLeftOutForATime(t *testing.T) {
 	for i := range handoffFailures {
 		body := completion("m", 1000*i, 500, true)
 		d := next(t, p, body, splits(t, p, body))
-		d.failed(true)
+		d.failed(errored)
 		d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d})
 		if err != nil {
 			t.Fatal(err)

@@ -329,6 +329,9 @@ func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (probe 
 		s.index = slices.Delete(s.index, best, best+1)
 		s.matches = slices.Delete(s.matches, best, best+1)
 		s.ignored = slices.Delete(s.ignored, best, best+1)
+		if len(s.lacking) > best {
+			s.lacking = slices.Delete(s.lacking, best, best+1)
+		}
 	}
 }
 

@@ -143,7 +143,7 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			e.connected = true
 		}
 		e.local = result == failedLocal
-		if e.brokeOff || !e.again(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.decision.MayRetry() {
+		if e.brokeOff || !e.resends(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.decision.MayRetry() {
 			break
 		}
 	}
@@ -213,6 +213,9 @@ const (
 func (r result) costs() bool {
 	return r == failedReset || r == failedStatus || r == failedFirstByte || r == failedGaveUp
 }
+
+// answered reports whether an engine has answered that it does not serve the request.
+func (r result) answered() bool { return r == failedStatus || r == failedGaveUp }
 
 // again reports whether the policy tries another endpoint after a failure.
 func (e *exchange) again(r result) bool {

@@ -44,12 +44,21 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		if r != failedLeg {
 			e.decision.Handoff(picker.HandoffPrefillFailed)
 		}
-	case r.costs() && !e.decision.MayRetry():
+	case r.costs() && !r.answered() && !e.decision.MayRetry(): // what answers that it cannot load the blocks has computed nothing
 		return false
 	}
 	e.dropHandedOver()
 	e.pick.Splits, in.Splits = false, false
 	return true
+}
+
+// resends reports whether the present leg can be sent to another target after a failure. Parameters with which one endpoint
+// could not load the blocks are of no use to another one.
+func (e *exchange) resends(r result) bool {
+	if e.decision.Leg() == picker.DecodeLeg && r.answered() {
+		return false
+	}
+	return e.again(r)
 }
 
 // mayTry reports whether the present leg can be sent to its i-th target: the blocks must still be there.
