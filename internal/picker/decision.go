@@ -276,6 +276,7 @@ func (d *Decision) FirstToken() {
 	now := d.now()
 	d.learnTransfer(now)
 	d.handedOver()
+	d.blame()
 	if d.streamed && d.first.IsZero() && d.handoff.leg != PrefillLeg {
 		d.first = now
 		d.view.tally.firstToken(now.Sub(d.arrived))
@@ -364,6 +365,7 @@ func (d *Decision) End(outcome Outcome) {
 		d.succeed()
 	}
 	if now := d.now(); outcome == Completed {
+		d.blame()
 		d.complete(now)
 		d.claim()
 		d.account.missed(d.missed())

@@ -36,7 +36,7 @@ func (d *Decision) failed(how failure) {
 		return
 	}
 	if how == errored && d.loading() { // that it could not load the blocks is mostly the fault of others
-		d.handoff.refused = true
+		d.handoff.accused = &pair{d.handoff.from, &d.Targets[d.target]}
 		d.giveUpTrial()
 	} else {
 		d.probe = false

@@ -67,7 +67,7 @@ func TestWhatFailsIsBlamed(t *testing.T) {
 				}
 			}
 			members := p.named("default/m").members
-			if n := members[0].handoffs.Failures(); n != tc.p {
+			if n := members[0].gives.failures; n != tc.p {
 				t.Errorf("the endpoint that has prefilled has %d failures, want %d", n, tc.p)
 			}
 			if n := stats.Endpoints[1].Failures; n != int64(tc.d) {
@@ -120,4 +120,181 @@ func TestAContinuedAnswerIsBookedWithItsPrefill(t *testing.T) {
 		t.Errorf("hand-offs %v", stats.Handoffs)
 	}
 	atRest(t, p, c)
+}
+
+// cannotLoad hands a request over, whose blocks cannot be loaded, and serves it alone. It returns where the first leg and the second
+// were; empty if the request was not handed over.
+func cannotLoad(t testing.TB, p *Picker, body []byte, served Outcome) (from, to string) {
+	t.Helper()
+	d := splits(t, p, body)
+	if d.Leg() == PrefillLeg {
+		from = d.Targets[0].Endpoint.Pod
+		d = next(t, p, body, d)
+		to = d.Targets[0].Endpoint.Pod
+		d.failed(errored)
+		d = alone(t, p, body, d)
+	}
+	d.End(served)
+	return from, to
+}
+
+// An endpoint that can load the blocks of no other one is left out, though the hand-offs to it look free, and those that
+// prefill for it stay in use.
+func TestAnEndpointThatLoadsNothingIsLeftOut(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Prefill, endpoint.Decode, endpoint.Decode))
+	failures, completed := 0, 0
+	for i := range 40 {
+		c.advance(10 * time.Millisecond)
+		body := completion("m", 1000*i, 500, true)
+		d := splits(t, p, body)
+		if d.Leg() == PrefillLeg {
+			d = next(t, p, body, d)
+			if d.Targets[0].Endpoint.Pod == "pod-2" {
+				failures++
+				d.failed(errored)
+				d = alone(t, p, body, d)
+			} else {
+				completed++
+			}
+		}
+		d.FirstToken()
+		d.End(Completed)
+	}
+	if failures == 0 || failures > 2*handoffFailures {
+		t.Errorf("%d hand-offs to an endpoint that loads nothing", failures)
+	}
+	if completed < 30 {
+		t.Errorf("%d of 40 requests were handed over to the other endpoint", completed)
+	}
+	for i, m := range p.named("default/m").members[:2] {
+		if m.gives.leavesOut(0, c.Now()) {
+			t.Errorf("endpoint %d, which prefills, is left out", i)
+		}
+	}
+	atRest(t, p, c)
+}
+
+// Requests that no engine serves, such as those that a client makes so, leave nothing out.
+func TestRequestsThatFailAloneAsWellLeaveNothingOut(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+	for i := range 10 * handoffFailures {
+		if from, _ := cannotLoad(t, p, completion("m", 1000*i, 500, true), Rejected); from == "" {
+			t.Fatalf("request %d is not handed over", i)
+		}
+	}
+}
+
+// After failures, one hand-off at a time is let through, and whatever becomes of it, another one later.
+func TestHandoffsAreTriedAgainOneByOne(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+	fails := func(i int) bool {
+		from, _ := cannotLoad(t, p, completion("m", 1000*i, 500, true), Completed)
+		return from != ""
+	}
+	for i := range handoffFailures {
+		fails(i)
+	}
+	open := p.named("default/m").spec.Policy.CircuitOpen
+	for i, end := range map[int]Outcome{10: ClientGone, 20: Failed} {
+		if fails(i + 1) {
+			t.Fatal("the endpoints are not left out")
+		}
+		c.advance(open + time.Second)
+		d := splits(t, p, completion("m", 1000*i, 500, true))
+		if d.Leg() != PrefillLeg {
+			t.Fatal("no hand-off is tried")
+		}
+		if fails(i + 2) {
+			t.Error("a second one is tried beside it")
+		}
+		d.End(end)
+	}
+	c.advance(open + time.Second)
+	body := completion("m", 50_000, 500, true)
+	d := next(t, p, body, splits(t, p, body))
+	d.FirstToken()
+	d.End(Completed)
+	for i := range 3 {
+		if d := splits(t, p, completion("m", 100_000+1000*i, 500, true)); d.Leg() != PrefillLeg {
+			t.Error("the endpoints are left out after a hand-off that went well")
+		} else {
+			d.End(ClientGone)
+		}
+	}
+}
+
+func TestAnEndpointWithoutAConnectorIsAskedRarely(t *testing.T) {
+	for name, owed := range map[string]bool{"answers that ended by their length": true, "answers that ended otherwise": false} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+			asked := 0
+			for i := range 120 {
+				c.advance(time.Second)
+				body := completion("m", 1000*i, 500, true)
+				d := splits(t, p, body)
+				if d.Leg() == PrefillLeg {
+					asked++
+					d.Unconnected(owed)
+					d = alone(t, p, body, d)
+				}
+				d.End(Completed)
+			}
+			if want := map[bool]int{true: handoffFailures, false: 120}[owed]; asked != want {
+				t.Errorf("asked %d times, want %d", asked, want)
+			}
+		})
+	}
+}
+
+// A request is not handed over from an endpoint to itself.
+func TestNoEndpointHandsOverToItself(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Both, endpoint.Prefill))
+	handedOver := 0
+	for i := range 20 {
+		c.advance(time.Second)
+		body := completion("m", 1000*i, 500, true)
+		d := splits(t, p, body)
+		if d.Leg() == PrefillLeg {
+			handedOver++
+			if d.Targets[0].Endpoint.Pod == "pod-0" {
+				t.Fatal("the only endpoint that decodes prefills for itself")
+			}
+		}
+		d.End(ClientGone)
+	}
+	if handedOver == 0 {
+		t.Error("nothing is handed over")
+	}
+
+	// It is the only one left when the prefill ends: it serves the request as a whole.
+	spec := rolesSpec(t, above, endpoint.Both, endpoint.Decode)
+	p = newPicker(t, c, spec)
+	body := completion("m", 0, 500, true)
+	d := splits(t, p, body)
+	if d.Leg() != PrefillLeg || d.Targets[0].Endpoint.Pod != "pod-0" {
+		t.Fatalf("leg %v at %s", d.Leg(), d.Targets[0].Endpoint.Pod)
+	}
+	spec.Endpoints = append([]endpoint.Endpoint(nil), spec.Endpoints...)
+	spec.Endpoints[1].Ready, spec.Endpoints[1].Serving = false, false
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	if d = next(t, p, body, d); d.Leg() != Whole || d.Targets[0].Endpoint.Pod != "pod-0" {
+		t.Errorf("leg %v at %s", d.Leg(), d.Targets[0].Endpoint.Pod)
+	}
+	d.End(Completed)
+	atRest(t, p, c)
+	if n := p.Stats()[0].Handoffs[HandoffNoDecode]; n != 1 {
+		t.Errorf("%d hand-offs without an endpoint to decode", n)
+	}
+
+	p = newPicker(t, c, rolesSpec(t, above, endpoint.Both, endpoint.Both, endpoint.Neither))
+	if d := splits(t, p, body); d.Leg() != Whole {
+		t.Error("a pool of whole endpoints hands over")
+	}
 }

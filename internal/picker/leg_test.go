@@ -223,7 +223,7 @@ func TestEndpointsWhoseHandoffsFailAreLeftOutForATime(t *testing.T) {
 	c.advance(time.Second)
 	d.FirstToken()
 	d.End(Completed)
-	if n := p.named("default/m").members[0].handoffs.Failures(); n != 0 {
+	if n := p.named("default/m").members[0].gives.failures; n != 0 {
 		t.Errorf("%d failures after a success", n)
 	}
 }

@@ -120,9 +120,9 @@ func (e *exchange) prefilled(response *http.Response, answer []byte) result {
 		e.decision.Handoff(picker.HandoffPrefillFailed)
 		return failedLeg
 	}
-	parameters := openai.HandoffParameters(answer)
+	parameters, owed := openai.HandoffParameters(answer)
 	if parameters == nil {
-		e.decision.Unconnected()
+		e.decision.Unconnected(owed)
 		return failedLeg
 	}
 	body := e.legBody(len(e.body.Bytes)+len(parameters)+openai.HandoffBytes, func(dst []byte) []byte {
