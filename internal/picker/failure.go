@@ -75,6 +75,7 @@ func (d *Decision) Full(limit openai.QueueLimit) {
 	}
 	now := d.now()
 	m := d.Targets[d.target].member
+	d.handoff.full = d.loading()
 	d.booking.Drop(now)
 	d.leaveTarget(now)
 	if d.elsewhere {

@@ -298,3 +298,38 @@ func TestNoEndpointHandsOverToItself(t *testing.T) {
 		t.Error("a pool of whole endpoints hands over")
 	}
 }
+
+// A DecodeLeg that full queues have refused keeps its blocks for as long as they last.
+func TestARefusedDecodeLegIsPickedForAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		after time.Duration
+		want  Leg
+	}{"in time": {5 * time.Second, DecodeLeg}, "too late": {26 * time.Second, Whole}} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+			body := completion("m", 0, 500, true)
+			d := next(t, p, body, splits(t, p, body))
+			until := c.Now().Add(25 * time.Second)
+			d.Full(openai.RequestLimit)
+			c.advance(tc.after)
+			d, err := p.Pick(context.Background(), &Request{
+				Route: openai.Completions, Body: body, Splits: true, Again: d, HandedOver: true, BlocksUntil: until,
+			})
+			if err != nil || d.Leg() != tc.want {
+				t.Fatalf("leg %v, %v", d.Leg(), err)
+			}
+			if l := d.Targets[0].member.load.View(c.Now()); (l.PendingTokens == 0) != (tc.want == DecodeLeg) {
+				t.Errorf("%v tokens to prefill", l.PendingTokens)
+			}
+			d.FirstToken()
+			d.End(Completed)
+			got := p.Stats()[0].Handoffs
+			if outcome := map[Leg]HandoffOutcome{DecodeLeg: HandoffCompleted, Whole: HandoffNoDecode}[tc.want]; got[outcome] != 1 ||
+				got[HandoffDecodeFailed] != 0 {
+				t.Errorf("hand-offs %v", got)
+			}
+			atRest(t, p, c)
+		})
+	}
+}

@@ -79,6 +79,14 @@ func (o HandoffOutcome) String() string {
 	return [...]string{"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone"}[o]
 }
 
+// NoDecoder is what has become of a hand-off for which no endpoint to decode was picked.
+func NoDecoder(ctx context.Context) HandoffOutcome {
+	if ctx.Err() != nil {
+		return HandoffClientGone
+	}
+	return HandoffNoDecode
+}
+
 // handoffs are what a pool knows of its hand-offs.
 type handoffs struct {
 	price    transferPrice
@@ -104,6 +112,8 @@ type handoff struct {
 	// loaded: the endpoint that was to load the blocks has generated a token, so that what becomes of the request from then on
 	// has nothing to do with the hand-off.
 	loaded bool
+	// full: the present endpoint has refused the DecodeLeg because its queue is full, which is no failure.
+	full bool
 }
 
 // pair is the two endpoints of a hand-off.
@@ -167,8 +177,13 @@ func (d *Decision) passOn(handedOver bool) caller {
 		return caller{class: everybody}
 	}
 	d.ended = true
-	d.succeed()
 	now := d.now()
+	if d.handoff.leg == DecodeLeg { // it waits for room
+		d.leaveTarget(now)
+		d.passed(now, Failed)
+		return d.caller
+	}
+	d.succeed()
 	d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
 	d.complete(now)
 	d.checkBlocks(now)
@@ -225,7 +240,12 @@ func (d *Decision) handedOver() {
 }
 
 // handoffFailed counts an endpoint that has failed to load the blocks. d.mu is held.
-func (d *Decision) handoffFailed() { d.Handoff(HandoffDecodeFailed) }
+func (d *Decision) handoffFailed() {
+	if !d.handoff.full {
+		d.Handoff(HandoffDecodeFailed)
+	}
+	d.handoff.full = false
+}
 
 // learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.
 func (d *Decision) learnTransfer(now time.Time) {
@@ -294,7 +314,7 @@ func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pick
 		state.splits = v.roles && splittable(in, &s.request)
 		return p.promptOf(ctx, v, s, in.Body)
 	}
-	state.leg, state.handoff = DecodeLeg, in.Again.handoff
+	state.leg, state.handoff, state.blocksUntil = DecodeLeg, in.Again.handoff, in.BlocksUntil
 	if state.handoff.leg == PrefillLeg {
 		state.handoff.from = in.Again.Target()
 	}
@@ -357,6 +377,9 @@ func (d *Decision) handOver() caller {
 	now := d.now()
 	d.leaveTarget(now)
 	if d.loading() {
+		if d.handoff.full {
+			d.Handoff(HandoffNoDecode)
+		}
 		d.handoffFailed()
 	}
 	d.passed(now, Failed)

@@ -159,10 +159,12 @@ type pickState struct {
 	handoff handoff
 	coming  *member
 	accused *pair
-	body    []byte
-	size    int           // of the body as received
-	waited  time.Duration // for room
-	due     time.Time     // deadline of the first token, of requests with a tight target
+	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.
+	blocksUntil time.Time
+	body        []byte
+	size        int           // of the body as received
+	waited      time.Duration // for room
+	due         time.Time     // deadline of the first token, of requests with a tight target
 	prompt
 }
 
@@ -183,6 +185,9 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	}
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
 	state.steps.end(StepMatch, p.now)
+	if state.leg == DecodeLeg && !state.blocksUntil.IsZero() && now.After(state.blocksUntil) {
+		v.takeWhole(state)
+	}
 	if state.leg == DecodeLeg {
 		v.receive(s, state, question, now)
 	}

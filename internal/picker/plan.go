@@ -153,10 +153,10 @@ func (v *view) receive(s *scratch, state *pickState, question *policy.Request, n
 		m := v.members[s.index[c]]
 		return m == h.planned || v.handsOver(from, m, now)
 	}) && !s.keep(func(c int) bool { return v.members[s.index[c]] != from }) {
-		v.handoffs.outcomes[HandoffNoDecode].Add(1)
-		state.leg, state.handoff = Whole, handoff{}
+		v.takeWhole(state)
 		return
 	}
+	s.scored = false
 	s.lacking = resize(s.lacking, len(s.candidates))
 	for c := range s.candidates {
 		s.lacking[c] = question.Uncached(&s.candidates[c])
@@ -164,6 +164,12 @@ func (v *view) receive(s *scratch, state *pickState, question *policy.Request, n
 	if v.spec.Policy.Strategy.Type == policy.MarginalCost {
 		v.load(question, s.candidates)
 	}
+}
+
+// takeWhole makes a DecodeLeg a request as a whole, because the blocks cannot be loaded any more.
+func (v *view) takeWhole(state *pickState) {
+	v.handoffs.outcomes[HandoffNoDecode].Add(1)
+	state.leg, state.handoff = Whole, handoff{}
 }
 
 // keep leaves the candidates for which a function is true. It reports false, and leaves all, if there are none.

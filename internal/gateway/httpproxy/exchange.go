@@ -171,7 +171,7 @@ func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 			e.pick.Splits = false
 		}
 	} else if in.HandedOver {
-		e.decision.Handoff(picker.HandoffNoDecode)
+		e.decision.Handoff(picker.NoDecoder(ctx))
 	}
 	return err
 }

@@ -40,6 +40,9 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		return e.pickableAgain()
 	case e.brokeOff:
 		return false
+	case leg == picker.DecodeLeg && r == failedFull && e.decision.Spec().Policy.Admission.Queue && e.blocksLast():
+		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(blocksLast)
+		return true
 	case leg == picker.PrefillLeg:
 		if r != failedLeg {
 			e.decision.Handoff(picker.HandoffPrefillFailed)
@@ -63,9 +66,11 @@ func (e *exchange) resends(r result) bool {
 
 // mayTry reports whether the present leg can be sent to its i-th target: the blocks must still be there.
 func (e *exchange) mayTry(i int) bool {
-	h := e.handed
-	return h == nil || i == 0 || i < decodeAttempts && e.proxy.options.Now().Sub(h.at) < blocksLast
+	return e.handed == nil || i == 0 || i < decodeAttempts && e.blocksLast()
 }
+
+// blocksLast reports whether the engine that has prefilled can be counted on to hold the blocks.
+func (e *exchange) blocksLast() bool { return e.proxy.options.Now().Sub(e.handed.at) < blocksLast }
 
 // prefill sends the first leg to the present target, and prepares the second.
 func (e *exchange) prefill(ctx context.Context) result {

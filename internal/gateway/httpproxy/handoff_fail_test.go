@@ -6,8 +6,11 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 // cannotLoad serves a prompt alone, but answers an error to requests with parameters, as engines do that load no blocks of
@@ -79,5 +82,61 @@ func TestThePrefillShowsItsSpeed(t *testing.T) {
 	}
 	if learned == 0 {
 		t.Error("no speed was learned")
+	}
+}
+
+// A prefill that is done waits for room at an endpoint that decodes, where the policy lets requests wait.
+func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		waits bool
+		ages  time.Duration // of the blocks while it waits
+		want  map[string]int64
+		// whether the endpoint that has answered has got the parameters
+		parameters bool
+	}{
+		"requests wait":         {true, 0, map[string]int64{"completed": 1}, true},
+		"it waits for too long": {true, blocksLast, map[string]int64{"no_decode": 1}, false},
+		"requests do not wait":  {false, 0, map[string]int64{"no_decode": 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var aged atomic.Int64
+			h, p, d := withRolesOf(t, Options{Now: func() time.Time { return time.Now().Add(time.Duration(aged.Load())) }}, func(s *picker.Spec) {
+				s.Policy.Admission.Queue, s.Policy.Admission.WaitBudget = tc.waits, time.Hour
+				s.Policy.Admission.Limits.Requests, s.Policy.Admission.Limits.Bytes = 1000, 1<<20
+				s.Policy.Admission.Limits.TTL, s.Policy.Admission.Limits.Hold = time.Hour, time.Hour
+			})
+			var refused atomic.Int64
+			for i := range d {
+				d[i].does(func(w http.ResponseWriter, _ *http.Request) {
+					if refused.Add(1) <= 2 {
+						aged.Store(int64(tc.ages))
+						full(w, nil)
+						return
+					}
+					answerJSON(w, 200, `{"choices":[{"text":"of d","finish_reason":"length"}],"usage":{"prompt_tokens":100,"completion_tokens":5}}`)
+				})
+			}
+			answer := h.post("/v1/completions", prompted(""))
+			if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || !strings.Contains(string(body), "of d") {
+				t.Errorf("status %d: %.200s", answer.StatusCode, body)
+			}
+			if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+				t.Errorf("hand-offs %v, want %v", got, tc.want)
+			}
+			if n := len(p[0].requests()) + len(p[1].requests()); n != 1 {
+				t.Errorf("%d prefills", n)
+			}
+			last := 0
+			for i := range d {
+				for _, r := range d[i].requests() {
+					if r["kv_transfer_params"] == nil {
+						last++
+					}
+				}
+			}
+			if (last == 0) != tc.parameters {
+				t.Errorf("%d requests without parameters", last)
+			}
+		})
 	}
 }

@@ -81,6 +81,12 @@ func (p *party) requests() []map[string]any {
 // withRoles is a proxy of a pool of two engines that prefill, in this order, and two that decode.
 func withRoles(t *testing.T) (h *house, p, d [2]*party) {
 	t.Helper()
+	return withRolesOf(t, Options{}, func(*picker.Spec) {})
+}
+
+// withRolesOf is withRoles with options and a change of the pool.
+func withRolesOf(t *testing.T, o Options, change func(*picker.Spec)) (h *house, p, d [2]*party) {
+	t.Helper()
 	for i := range p {
 		p[i], d[i] = newParty(t, fmt.Sprint("p", i)), newParty(t, fmt.Sprint("d", i))
 	}
@@ -90,7 +96,8 @@ func withRoles(t *testing.T) (h *house, p, d [2]*party) {
 	}
 	s.Policy.Handoffs = picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 64}
 	s.Policy.AnswerHeaders = "Always"
-	return newHouse(t, Options{}, s), p, d
+	change(&s)
+	return newHouse(t, o, s), p, d
 }
 
 // prompted is a request with a prompt of 100 tokens.
