@@ -159,10 +159,11 @@ func (d *Decision) leftOut(message string, t *Target) {
 }
 
 // splittable reports whether a request can be handed over: engines transfer the blocks of one prompt for one answer, and a
-// request that controls transfers itself is left alone.
+// request that controls transfers itself is left alone. Some releases fail on a first leg that has to call a tool, because its
+// only token does not.
 func splittable(in *Request, r *openai.Request) bool {
 	return in.Splits && !in.Unparsed && !in.Light && (in.Route == openai.Completions || in.Route == openai.ChatCompletions) &&
-		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.NoCacheRead && !r.Background && r.Steering&openai.SteersTransfer == 0
+		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.CacheUnreported && !r.ForcesTool && !r.NoCacheRead && !r.Background && r.Steering&openai.SteersTransfer == 0
 }
 
 // passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the
@@ -217,7 +218,7 @@ func (d *Decision) endLeg(outcome Outcome) {
 	case d.handoff.leg == Whole, d.handoff.loaded:
 	case outcome == ClientGone:
 		d.Handoff(HandoffClientGone)
-	case d.handoff.leg == DecodeLeg && (outcome == Completed || outcome == Rejected):
+	case d.handoff.leg == DecodeLeg && outcome == Completed:
 		d.handedOver()
 	case d.handoff.leg == DecodeLeg:
 		d.handoffFailed()

@@ -27,6 +27,9 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	if rule.Rule >= HandoffNever || rule.Rule == HandoffAbove && uncached < rule.UncachedTokens || uncached <= v.spec.BlockTokens {
 		return false, false
 	}
+	if most := v.maxLen(v.spec.Endpoints[s.index[best]].ID); most > 0 && state.total()+s.request.MaxTokens > most {
+		return false, false // the engine refuses it, but only with max_tokens as the client has sent it
+	}
 	side := p.scratch.Get().(*scratch)
 	defer p.release(side)
 	v.prefillers(s, side, state, now)

@@ -278,7 +278,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	}
 	e.mark = e.marked()
 	if mayBeFull := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable; mayBeFull ||
-		picker.ServerError(status) && e.more(failedStatus) {
+		picker.ServerError(status) && e.more(failedStatus) || status >= 400 && e.decision.Leg() == picker.DecodeLeg {
 		if r := e.save(response, cancel); r != passed {
 			return r
 		}

@@ -15,10 +15,15 @@ import (
 
 // cannotLoad serves a prompt alone, but answers an error to requests with parameters, as engines do that load no blocks of
 // an engine that has died.
-func (p *party) cannotLoad() {
-	p.does(func(w http.ResponseWriter, r *http.Request) {
+func (p *party) cannotLoad() { p.answersParameters(500) }
+
+// refuses answers requests with parameters as invalid.
+func (p *party) refuses() { p.answersParameters(400) }
+
+func (p *party) answersParameters(status int) {
+	p.does(func(w http.ResponseWriter, _ *http.Request) {
 		if p.latest()["kv_transfer_params"] != nil {
-			answerJSON(w, 500, `{"error":{"message":"x","code":500}}`)
+			answerJSON(w, status, fmt.Sprintf(`{"error":{"message":"x","code":%d}}`, status))
 			return
 		}
 		answerJSON(w, 200, `{"choices":[{"text":"of d alone","finish_reason":"length"}],"usage":{"prompt_tokens":100,"completion_tokens":5}}`)

@@ -187,6 +187,7 @@ func TestHandoffsThatFailAreServedAllTheSame(t *testing.T) {
 		"an answer without an end": {func(p, _ [2]*party) { both(p, endless) }, map[string]int64{"no_memory": 1}},
 		"a prefill is given up":    {func(p, _ [2]*party) { both(p, aborted) }, map[string]int64{"prefill_failed": 1}},
 		"one decode breaks":        {func(_, d [2]*party) { both(d, breaksOnce()) }, map[string]int64{"completed": 1, "decode_failed": 1}},
+		"parameters are refused":   {func(_, d [2]*party) { d[0].refuses(); d[1].refuses() }, map[string]int64{"decode_failed": 1}},
 		"no decode can load":       {func(_, d [2]*party) { d[0].cannotLoad(); d[1].cannotLoad() }, map[string]int64{"decode_failed": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
