@@ -60,16 +60,23 @@ func openObject(dst []byte, at int) []byte {
 }
 
 // HandoffParameters returns the parameters in the answer to a first leg, byte for byte, because their form differs from
-// release to release. It is nil if there are none, as in answers of engines without a connector.
-func HandoffParameters(answer []byte) []byte {
+// release to release. They are nil if there are none, as in answers of engines without a connector. owed: engines with a
+// connector would have had some, because the answer has ended by its length; some releases hold no blocks for others.
+func HandoffParameters(answer []byte) (parameters []byte, owed bool) {
 	var members struct {
 		Parameters json.RawMessage `json:"kv_transfer_params"`
+		Choices    []struct {
+			Reason string `json:"finish_reason"`
+		} `json:"choices"`
 	}
 	var meaning struct {
 		RemotePrefill bool `json:"do_remote_prefill"`
 	}
-	if json.Unmarshal(answer, &members) != nil || json.Unmarshal(members.Parameters, &meaning) != nil || !meaning.RemotePrefill {
-		return nil
+	if json.Unmarshal(answer, &members) != nil {
+		return nil, false
 	}
-	return members.Parameters
+	if json.Unmarshal(members.Parameters, &meaning) != nil || !meaning.RemotePrefill {
+		return nil, len(members.Choices) == 1 && members.Choices[0].Reason == "length"
+	}
+	return members.Parameters, false
 }

@@ -70,8 +70,14 @@ func TestParametersOfAPrefill(t *testing.T) {
 		`{"kv_transfer_params":{"do_remote_prefill":true}`:                                         "",
 		``: "",
 	} {
-		if got := string(HandoffParameters([]byte(answer))); got != want {
-			t.Errorf("of %s: %q, want %q", answer, got, want)
+		if got, owed := HandoffParameters([]byte(answer)); string(got) != want || owed {
+			t.Errorf("of %s: %q, want %q; owed %v", answer, got, want, owed)
+		}
+	}
+	for reason, want := range map[string]bool{"length": true, "stop": false, "": false} {
+		answer := `{"choices":[{"index":0,"text":"a","finish_reason":"` + reason + `"}],"kv_transfer_params":null}`
+		if got, owed := HandoffParameters([]byte(answer)); got != nil || owed != want {
+			t.Errorf("an answer that has ended by %q: %q, owed %v", reason, got, owed)
 		}
 	}
 }

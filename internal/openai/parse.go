@@ -254,6 +254,8 @@ func (p *parser) generateSetting(name []byte, c byte, str span, at int) {
 		p.haveLP = c != 'n'
 	case "use_beam_search":
 		r.CacheUnreported = p.truth(c, str, at)
+	case "tool_choice":
+		r.ForcesTool = c == '{' || c == '"' && string(nameOf(p.b, str, &p.name)) == "required"
 	case "n":
 		r.N = max(integer(c, p.b[at:p.i]), 1)
 	case "max_completion_tokens":

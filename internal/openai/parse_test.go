@@ -14,7 +14,7 @@ func ptr[T any](v T) *T { return &v }
 type seen struct {
 	Model, CacheSalt, User                      string
 	Stream, IncludeUsage, Echo, Embeds          bool
-	NoCacheRead, CacheUnreported                bool
+	NoCacheRead, CacheUnreported, ForcesTool    bool
 	Multimodal, KeepFirst                       bool
 	Stateful, Background                        bool
 	Prompts                                     []Prompt
@@ -64,7 +64,7 @@ func see(r *Request) seen {
 	return seen{
 		Model: r.Model, CacheSalt: r.CacheSalt, User: r.User,
 		Stream: r.Stream, IncludeUsage: r.IncludeUsage, Echo: r.Echo, Embeds: r.Embeds,
-		NoCacheRead: r.NoCacheRead, CacheUnreported: r.CacheUnreported, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst,
+		NoCacheRead: r.NoCacheRead, CacheUnreported: r.CacheUnreported, ForcesTool: r.ForcesTool, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst,
 		Stateful: r.Stateful, Background: r.Background,
 		Prompts:  append([]Prompt(nil), r.Prompts...),
 		Messages: string(r.Messages), Tools: string(r.Tools), System: string(r.System), NumMessages: r.NumMessages,

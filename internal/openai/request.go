@@ -151,6 +151,8 @@ type Request struct {
 	Steering Steering
 	// CacheUnreported: the answer does not report how much of the prompt was found in the cache (use_beam_search).
 	CacheUnreported bool
+	// ForcesTool: the answer has to call a tool (tool_choice).
+	ForcesTool bool
 	// Echo asks for the prompt in the answer.
 	Echo bool
 	// N is the number of answers per prompt, at least 1.

@@ -106,6 +106,9 @@ func slowOpen(o tree, want *seen) {
 func slowGenerate(route Route, o tree, want *seen) string {
 	slowOpen(o, want)
 	want.IncludeUsage = o.obj("stream_options").flag("include_usage")
+	if _, named := o["tool_choice"].(map[string]any); named || o.str("tool_choice") == "required" {
+		want.ForcesTool = true
+	}
 	want.Echo, want.CacheUnreported = o.truth("echo"), o.truth("use_beam_search")
 	switch o["prompt_embeds"].(type) {
 	case string, []any:

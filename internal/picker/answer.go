@@ -154,8 +154,11 @@ func (a *Answer) Close() (outcome Outcome, firstToken bool) {
 			return Rejected, firstToken
 		}
 		return Failed, firstToken
-	case verdict == Erred, verdict == GaveUp:
-		d.failed(true)
+	case verdict == Erred:
+		d.failed(errored)
+		return Failed, firstToken
+	case verdict == GaveUp:
+		d.failed(gaveUp)
 		return Failed, firstToken
 	case OutcomeOf(a.status) != Completed:
 		return OutcomeOf(a.status), firstToken

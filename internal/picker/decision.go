@@ -168,7 +168,7 @@ func (d *Decision) mayTry(i int) bool {
 // moveTo takes the request to another target. d.mu is held.
 func (d *Decision) moveTo(i int) {
 	d.retried = true
-	if d.handoff.leg == DecodeLeg {
+	if d.loading() {
 		d.handoffFailed()
 	}
 	d.view.stats.retries.Add(1)
@@ -187,7 +187,11 @@ func (d *Decision) begin(i int) {
 
 		d.view.homes.Put(d.session, t.member.hash, now)
 	}
-	d.booking = t.member.load.Book(now, load.WorkOf(t.uncached+d.otherTokens, d.PromptTokens-t.uncached), d.reportsPrefill())
+	uncached := t.uncached
+	if d.handoff.loaded { // another endpoint continues the answer, without the blocks
+		uncached = t.lacking
+	}
+	d.booking = t.member.load.Book(now, load.WorkOf(uncached+d.otherTokens, d.PromptTokens-uncached), d.reportsPrefill())
 	d.view.peers.Changed()
 	for i, chunks := range d.chunks {
 		h := &d.view.histories[i]
@@ -271,6 +275,8 @@ func (d *Decision) FirstToken() {
 	}
 	now := d.now()
 	d.learnTransfer(now)
+	d.handedOver()
+	d.blame()
 	if d.streamed && d.first.IsZero() && d.handoff.leg != PrefillLeg {
 		d.first = now
 		d.view.tally.firstToken(now.Sub(d.arrived))
@@ -283,76 +289,6 @@ func (d *Decision) FirstToken() {
 	if !d.view.spec.NoEvents {
 		d.view.pending.shorten(d, now.Add(eventGrace))
 	}
-}
-
-// Fail records that the present target has not answered, has answered with a server error, or has given the request up: its
-// circuit counts it, and the time of the request is not used for learning.
-func (d *Decision) Fail() { d.failed(false) }
-
-// Unasked records that a gateway answered by itself without asking an endpoint. That says nothing about the endpoint, and the
-// time of the request is not used for learning.
-func (d *Decision) Unasked() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.ended {
-		d.booking.Drop(d.now())
-	}
-}
-
-// failed is Fail; answered means that the endpoint has answered, with an error.
-func (d *Decision) failed(answered bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended {
-		return
-	}
-	d.probe = false
-	d.handoff.answered = answered
-	if !answered || d.handoff.leg != DecodeLeg { // that it could not load the blocks is mostly the fault of others
-		d.Targets[d.target].member.circuit.SetAnswered(answered)
-		d.fail(&d.Targets[d.target])
-	}
-	d.booking.Drop(d.now())
-}
-
-// fail counts a failed attempt at a target. d.mu is held.
-func (d *Decision) fail(t *Target) {
-	if d.elsewhere {
-		return
-	}
-	p := &d.view.spec.Policy
-	t.member.circuit.Fail(d.now(), p.CircuitFailures, p.CircuitOpen)
-	t.member.usage.failed()
-	t.member.stats.failures.Add(1)
-}
-
-// succeed notifies the circuit of the present target that it answers. d.mu is held.
-func (d *Decision) succeed() {
-	d.probe = false
-	if !d.elsewhere {
-		d.Targets[d.target].member.circuit.Succeed(d.sent)
-	}
-}
-
-// Full records that the present target has refused the request by a limit of its queue. That is no failure: the endpoint
-// gets no more than it has until it has room again.
-func (d *Decision) Full(limit openai.QueueLimit) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended {
-		return
-	}
-	now := d.now()
-	m := d.Targets[d.target].member
-	d.booking.Drop(now)
-	d.leaveTarget(now)
-	if d.elsewhere {
-		return
-	}
-	var l load.View
-	m.load.Read(now, &l)
-	m.ceiling.refused(now, limit, &l)
-	m.stats.full.Add(1)
 }
 
 // Usage takes what the engine has counted: the prompt's tokens, and those of them that it found in its cache, or -1 if the
@@ -429,6 +365,7 @@ func (d *Decision) End(outcome Outcome) {
 		d.succeed()
 	}
 	if now := d.now(); outcome == Completed {
+		d.blame()
 		d.complete(now)
 		d.claim()
 		d.account.missed(d.missed())

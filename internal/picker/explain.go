@@ -89,7 +89,7 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 	}
 	put("x-kvasir-reason", string(reason))
 	if h := &d.handoff; h.leg == DecodeLeg {
-		put("x-kvasir-prefill-endpoint", nameOf(h.fromTarget.Endpoint))
+		put("x-kvasir-prefill-endpoint", nameOf(h.from.Endpoint))
 	}
 	put("x-kvasir-attempt", strconv.Itoa(i+1))
 }

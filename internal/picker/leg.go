@@ -79,31 +79,45 @@ func (o HandoffOutcome) String() string {
 	return [...]string{"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone"}[o]
 }
 
+// NoDecoder is what has become of a hand-off for which no endpoint to decode was picked.
+func NoDecoder(ctx context.Context) HandoffOutcome {
+	if ctx.Err() != nil {
+		return HandoffClientGone
+	}
+	return HandoffNoDecode
+}
+
 // handoffs are what a pool knows of its hand-offs.
 type handoffs struct {
 	price    transferPrice
 	outcomes [numHandoffOutcomes]atomic.Int64
 }
 
-// handoffFailures in a row take the endpoint that has prefilled out of plans, for as long as a circuit stays open.
-const handoffFailures = 3
-
 // handoff is what a decision for a leg has besides others. The zero value is that of a whole request.
 type handoff struct {
 	leg Leg
-	// prompt is kept by a PrefillLeg for the DecodeLeg, whose keys need not be made again.
+	// prompt is kept for the DecodeLeg, whose keys need not be made again.
 	prompt *prompt
 	// coming is the endpoint that a PrefillLeg's plan counts on for the DecodeLeg; nil once the mark there is gone.
 	coming *member
-	// from is the endpoint that has prefilled for a DecodeLeg, fromTarget what it was picked as.
-	from       *member
-	fromTarget *Target
+	// planned is the endpoint that the plan was made for; from is the one that has prefilled for a DecodeLeg.
+	planned *member
+	from    *Target
+	// accused is what a request has to do alone after an endpoint has answered that it cannot load its blocks: if it is served
+	// now, it was not the fault of the request.
+	accused *pair
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
-	// answered: the endpoint that was to load the blocks has failed by an answer.
-	answered bool
+	// loaded: the endpoint that was to load the blocks has generated a token, so that what becomes of the request from then on
+	// has nothing to do with the hand-off.
+	loaded bool
+	// full: the present endpoint has refused the DecodeLeg because its queue is full, which is no failure.
+	full bool
 }
+
+// pair is the two endpoints of a hand-off.
+type pair struct{ from, to *Target }
 
 // Leg is the part of the request that the decision is for.
 func (d *Decision) Leg() Leg { return d.handoff.leg }
@@ -112,30 +126,44 @@ func (d *Decision) Leg() Leg { return d.handoff.leg }
 // are counted by the decision itself.
 func (d *Decision) Handoff(outcome HandoffOutcome) { d.view.handoffs.outcomes[outcome].Add(1) }
 
-// Unconnected records that the endpoint of a PrefillLeg has answered without parameters, as engines without a connector do. After
-// some such answers it prefills for no others for a time.
-func (d *Decision) Unconnected() {
+// Unconnected records that the endpoint of a PrefillLeg has answered without parameters, as engines without a connector do. owed:
+// others would have had some. After some such answers it prefills for no others for a time.
+func (d *Decision) Unconnected(owed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.Handoff(HandoffNoParameters)
-	d.leaveOut(&d.Targets[d.target])
-}
-
-// leaveOut counts a hand-off that the endpoint that has prefilled has spoiled. d.mu is held.
-func (d *Decision) leaveOut(t *Target) {
-	m := t.member
-	m.handoffs.Fail(d.now(), handoffFailures, d.view.spec.Policy.CircuitOpen)
-	if m.handoffs.Failures() == handoffFailures {
-		d.view.log.Info("Hand-offs from the endpoint fail: it prefills for no others for a time", "pool", d.view.spec.Name,
-			"endpoint", nameOf(t.Endpoint))
+	t := &d.Targets[d.target]
+	if owed && t.member.gives.fail(0, d.now(), unconnectedFor) {
+		d.leftOut("Endpoint answers without the parameters of its blocks: it prefills for no others for a time", t)
 	}
 }
 
+// blame counts a hand-off against both of its endpoints, after the request was served alone. d.mu is held.
+func (d *Decision) blame() {
+	a := d.handoff.accused
+	if a == nil {
+		return
+	}
+	d.handoff.accused = nil
+	now, period := d.now(), d.view.spec.Policy.CircuitOpen
+	if a.from.member.gives.fail(a.to.member.hash, now, period) {
+		d.leftOut("Hand-offs from the endpoint fail: some or all of them are left out for a time", a.from)
+	}
+	if a.to.member.receives.fail(a.from.member.hash, now, period) {
+		d.leftOut("Hand-offs to the endpoint fail: some or all of them are left out for a time", a.to)
+	}
+}
+
+func (d *Decision) leftOut(message string, t *Target) {
+	d.view.log.Info(message, "pool", d.view.spec.Name, "endpoint", nameOf(t.Endpoint))
+}
+
 // splittable reports whether a request can be handed over: engines transfer the blocks of one prompt for one answer, and a
-// request that controls transfers itself is left alone.
+// request that controls transfers itself is left alone. Some releases fail on a first leg that has to call a tool, because its
+// only token does not.
 func splittable(in *Request, r *openai.Request) bool {
 	return in.Splits && !in.Unparsed && !in.Light && (in.Route == openai.Completions || in.Route == openai.ChatCompletions) &&
-		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.NoCacheRead && !r.Background && r.Steering&openai.SteersTransfer == 0
+		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.CacheUnreported && !r.ForcesTool && !r.NoCacheRead && !r.Background && r.Steering&openai.SteersTransfer == 0
 }
 
 // passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the
@@ -150,8 +178,14 @@ func (d *Decision) passOn(handedOver bool) caller {
 		return caller{class: everybody}
 	}
 	d.ended = true
-	d.succeed()
 	now := d.now()
+	if d.handoff.leg == DecodeLeg { // it waits for room
+		d.leaveTarget(now)
+		d.passed(now, Failed)
+		return d.caller
+	}
+	d.succeed()
+	d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
 	d.complete(now)
 	d.checkBlocks(now)
 	d.passed(now, Completed)
@@ -181,26 +215,37 @@ func (d *Decision) endComing() {
 func (d *Decision) endLeg(outcome Outcome) {
 	d.endComing()
 	switch {
-	case d.handoff.leg == Whole:
+	case d.handoff.leg == Whole, d.handoff.loaded:
 	case outcome == ClientGone:
 		d.Handoff(HandoffClientGone)
-	case d.handoff.leg == DecodeLeg && (outcome == Completed || outcome == Rejected):
-		d.Handoff(HandoffCompleted)
-		d.handoff.from.handoffs.Succeed(d.sent)
+	case d.handoff.leg == DecodeLeg && outcome == Completed:
+		d.handedOver()
 	case d.handoff.leg == DecodeLeg:
 		d.handoffFailed()
 	}
 }
 
-// handoffFailed counts an endpoint that has failed to load the blocks. If it has answered so, the one that has prefilled is
-// left out of plans after some such failures. d.mu is held.
-func (d *Decision) handoffFailed() {
-	d.Handoff(HandoffDecodeFailed)
-	if !d.handoff.answered {
-		return // it says nothing about the blocks
+// loading reports whether the decision is for a DecodeLeg whose endpoint has not generated a token yet. d.mu is held.
+func (d *Decision) loading() bool { return d.handoff.leg == DecodeLeg && !d.handoff.loaded }
+
+// handedOver counts a hand-off as completed, once, if the decision is for a DecodeLeg. d.mu is held.
+func (d *Decision) handedOver() {
+	if d.loading() {
+		h := &d.handoff
+		h.loaded, h.prompt = true, nil
+		d.Handoff(HandoffCompleted)
+		to := d.Targets[d.target].member
+		h.from.member.gives.succeed(to.hash)
+		to.receives.succeed(h.from.member.hash)
 	}
-	d.handoff.answered = false
-	d.leaveOut(d.handoff.fromTarget)
+}
+
+// handoffFailed counts an endpoint that has failed to load the blocks. d.mu is held.
+func (d *Decision) handoffFailed() {
+	if !d.handoff.full {
+		d.Handoff(HandoffDecodeFailed)
+	}
+	d.handoff.full = false
 }
 
 // learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.
@@ -264,11 +309,17 @@ func (p *transferPrice) learn(tokens int, seconds float64) {
 // the root of v, or what can be known of it.
 func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pickState, in *Request) prompt {
 	if !in.HandedOver {
+		if in.Again != nil {
+			state.accused = in.Again.handoff.accused
+		}
 		state.splits = v.roles && splittable(in, &s.request)
 		return p.promptOf(ctx, v, s, in.Body)
 	}
-	state.leg, state.from = DecodeLeg, in.Again
-	if kept := in.Again.handoff.prompt; kept != nil && in.Again.view.spec.Seed == v.spec.Seed {
+	state.leg, state.handoff, state.blocksUntil = DecodeLeg, in.Again.handoff, in.BlocksUntil
+	if state.handoff.leg == PrefillLeg {
+		state.handoff.from = in.Again.Target()
+	}
+	if kept := state.handoff.prompt; kept != nil && in.Again.view.spec.Seed == v.spec.Seed {
 		return *kept
 	}
 	return p.promptOf(ctx, v, s, in.Body)
@@ -281,15 +332,17 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 	case PrefillLeg:
 		kept := state.prompt
 		kept.keys, kept.former, kept.ids = d.keys, slices.Clone(state.former), nil
-		d.handoff.prompt, d.handoff.coming = &kept, state.coming
+		d.handoff.prompt, d.handoff.coming, d.handoff.planned = &kept, state.coming, state.coming
 		state.coming.coming.Add(1)
 	case DecodeLeg:
-		first := state.from.Target()
-		d.handoff.from, d.handoff.fromTarget = first.member, first
+		first := d.view.members[s.index[s.order[0]]]
+		d.handoff.prompt, d.handoff.planned, d.handoff.from = state.handoff.prompt, state.handoff.planned, state.handoff.from
 		d.handoff.tokens = s.lacking[s.order[0]]
-		d.handoff.wait = d.view.members[s.index[s.order[0]]].load.Predict(d.now(), load.Work{})
+		d.handoff.wait = first.load.Predict(d.now(), load.Work{})
 		d.counted = false // its usage counts what it has loaded as found
-		d.view.members[s.index[s.order[0]]].stats.picks.Add(1)
+		first.stats.picks.Add(1)
+	case Whole:
+		d.handoff.accused = state.accused
 	}
 }
 
@@ -324,7 +377,10 @@ func (d *Decision) handOver() caller {
 	d.ended = true
 	now := d.now()
 	d.leaveTarget(now)
-	if d.handoff.leg == DecodeLeg {
+	if d.loading() {
+		if d.handoff.full {
+			d.Handoff(HandoffNoDecode)
+		}
 		d.handoffFailed()
 	}
 	d.passed(now, Failed)

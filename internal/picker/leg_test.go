@@ -105,12 +105,22 @@ func TestRequestsAreHandedOverAboveABound(t *testing.T) {
 		"several answers":               {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","n":2,"prompt":` + ids(900) + `}`), Whole},
 		"one token":                     {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","max_tokens":1,"prompt":` + ids(900) + `}`), Whole},
 		"probabilities of the prompt":   {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","prompt_logprobs":1,"prompt":` + ids(900) + `}`), Whole},
+		"a tool that has to be called":  {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","tool_choice":"required","prompt":` + ids(900) + `}`), Whole},
+		"a named tool":                  {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","tool_choice":{"type":"function"},"prompt":` + ids(900) + `}`), Whole},
+		"a tool that can be called":     {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","tool_choice":"auto","prompt":` + ids(900) + `}`), PrefillLeg},
+		"beam search":                   {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","use_beam_search":true,"prompt":` + ids(900) + `}`), Whole},
+		"more than the model's length":  {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","max_tokens":101,"prompt":` + ids(900) + `}`), Whole},
+		"as much as the model's length": {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","max_tokens":100,"prompt":` + ids(900) + `}`), PrefillLeg},
 		"several prompts":               {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","prompt":[` + ids(900) + `,` + ids(900) + `]}`), Whole},
 		"parameters that are not there": {[]endpoint.Role{endpoint.Prefill, endpoint.Decode}, above, []byte(`{"model":"m","kv_transfer_params":null,"prompt":` + ids(900) + `}`), PrefillLeg},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClock()
-			p := newPicker(t, c, rolesSpec(t, tc.rule, tc.roles...))
+			spec := rolesSpec(t, tc.rule, tc.roles...)
+			p := newPicker(t, c, spec)
+			for i := range spec.Endpoints {
+				p.ObserveModels(spec.Endpoints[i].ID, []ListedModel{{Name: "m", MaxLen: 1000}})
+			}
 			d := splits(t, p, tc.body)
 			if d.Leg() != tc.want {
 				t.Errorf("leg %v, want %v", d.Leg(), tc.want)
@@ -176,7 +186,7 @@ func TestALegThatEndsEarlyLeavesNothing(t *testing.T) {
 		"the client leaves between the legs": func(p *Picker, d *Decision) { next(t, p, body, d).End(ClientGone) },
 		"the decode leg fails": func(p *Picker, d *Decision) {
 			d = next(t, p, body, d)
-			d.failed(true)
+			d.failed(errored)
 			d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d})
 			if err != nil {
 				t.Fatal(err)
@@ -199,7 +209,7 @@ func TestEndpointsWhoseHandoffsFailAreLeftOutForATime(t *testing.T) {
 	for i := range handoffFailures {
 		body := completion("m", 1000*i, 500, true)
 		d := next(t, p, body, splits(t, p, body))
-		d.failed(true)
+		d.failed(errored)
 		d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d})
 		if err != nil {
 			t.Fatal(err)
@@ -223,7 +233,7 @@ func TestEndpointsWhoseHandoffsFailAreLeftOutForATime(t *testing.T) {
 	c.advance(time.Second)
 	d.FirstToken()
 	d.End(Completed)
-	if n := p.named("default/m").members[0].handoffs.Failures(); n != 0 {
+	if n := p.named("default/m").members[0].gives.failures; n != 0 {
 		t.Errorf("%d failures after a success", n)
 	}
 }

@@ -152,16 +152,19 @@ type pickState struct {
 	cutsUsage     bool   // the usage that the body asks for can be taken out of the answer
 	// observed: it waits for nothing.
 	observed bool
-	// leg of the request; splits: the caller can send two. from is the decision for the first leg, coming the endpoint that
-	// its plan counts on.
-	leg    Leg
-	splits bool
-	from   *Decision
-	coming *member
-	body   []byte
-	size   int           // of the body as received
-	waited time.Duration // for room
-	due    time.Time     // deadline of the first token, of requests with a tight target
+	// leg of the request; splits: the caller can send two. handoff is what the decision for the first leg has kept for a
+	// DecodeLeg, coming the endpoint that the plan of a PrefillLeg counts on, accused see handoff.
+	leg     Leg
+	splits  bool
+	handoff handoff
+	coming  *member
+	accused *pair
+	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.
+	blocksUntil time.Time
+	body        []byte
+	size        int           // of the body as received
+	waited      time.Duration // for room
+	due         time.Time     // deadline of the first token, of requests with a tight target
 	prompt
 }
 
@@ -182,8 +185,11 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	}
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
 	state.steps.end(StepMatch, p.now)
+	if state.leg == DecodeLeg && !state.blocksUntil.IsZero() && now.After(state.blocksUntil) {
+		v.takeWhole(state)
+	}
 	if state.leg == DecodeLeg {
-		v.receive(s, question)
+		v.receive(s, state, question, now)
 	}
 	probe := v.rank(s, question, now)
 	if state.splits {
@@ -329,6 +335,9 @@ func (v *view) rank(s *scratch, question *policy.Request, now time.Time) (probe 
 		s.index = slices.Delete(s.index, best, best+1)
 		s.matches = slices.Delete(s.matches, best, best+1)
 		s.ignored = slices.Delete(s.ignored, best, best+1)
+		if len(s.lacking) > best {
+			s.lacking = slices.Delete(s.lacking, best, best+1)
+		}
 	}
 }
 

@@ -138,12 +138,5 @@ func (v *view) keepInIsland(s *scratch, question *policy.Request) {
 	if math.IsInf(home, 1) || away < home {
 		return
 	}
-	n := 0
-	for i := range s.candidates {
-		if at.home(&v.spec.Endpoints[s.index[i]]) {
-			s.candidates[n], s.index[n], s.matches[n] = s.candidates[i], s.index[i], s.matches[i]
-			n++
-		}
-	}
-	s.candidates, s.index, s.matches = s.candidates[:n], s.index[:n], s.matches[:n]
+	s.keep(func(c int) bool { return at.home(&v.spec.Endpoints[s.index[c]]) })
 }

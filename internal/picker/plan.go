@@ -27,6 +27,9 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	if rule.Rule >= HandoffNever || rule.Rule == HandoffAbove && uncached < rule.UncachedTokens || uncached <= v.spec.BlockTokens {
 		return false, false
 	}
+	if most := v.maxLen(v.spec.Endpoints[s.index[best]].ID); most > 0 && state.total()+s.request.MaxTokens > most {
+		return false, false // the engine refuses it, but only with max_tokens as the client has sent it
+	}
 	side := p.scratch.Get().(*scratch)
 	defer p.release(side)
 	v.prefillers(s, side, state, now)
@@ -45,15 +48,23 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	side.costs = append(side.costs[:0], costs[:n]...)
 	side.order = policy.Rank(&s.question, side.candidates, side.costs, side.order, max(1, v.spec.Policy.Attempts))
 	alone := costs[n+best].First
-	receiver, receives := v.receiver(s, scale)
-	if rule.Rule == HandoffByCost && side.costs[side.order[0]].First+receives >= alone {
+	from := v.members[side.index[side.order[0]]]
+	receiver, receives := v.receiver(s, scale, from, now)
+	if receiver < 0 || rule.Rule == HandoffByCost && side.costs[side.order[0]].First+receives >= alone {
 		return false, false
 	}
-	ok, probe := v.members[side.index[side.order[0]]].circuit.Take(now, v.spec.Policy.CircuitFailures)
+	to := v.members[s.index[receiver]]
+	ok, probe := from.circuit.Take(now, v.spec.Policy.CircuitFailures)
 	if !ok {
 		return false, false
 	}
-	state.coming = v.members[s.index[receiver]]
+	if period := v.spec.Policy.CircuitOpen; !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
+		if probe {
+			from.circuit.GiveUp()
+		}
+		return false, false
+	}
+	state.coming = to
 	state.leg = PrefillLeg
 	s.candidates, side.candidates = side.candidates, s.candidates
 	s.index, side.index = side.index, s.index
@@ -74,7 +85,7 @@ func (v *view) prefillers(s, side *scratch, state *pickState, now time.Time) {
 	for c, i := range side.index {
 		// Where no endpoint that answers was left (noGuards), and where one is full, it is no help.
 		if side.guards == noGuards || !v.takes(now, i, &side.candidates[c].Load) ||
-			!v.members[i].handoffs.Closed(now, handoffFailures) {
+			v.members[i].gives.leavesOut(0, now) {
 			continue
 		}
 		side.candidates[n], side.index[n] = side.candidates[c], i
@@ -89,23 +100,38 @@ func (v *view) prefillers(s, side *scratch, state *pickState, now time.Time) {
 	v.matchRouted(side, &state.prompt)
 }
 
-// receiver is the candidate that a request is best handed over to, and what the hand-off and the wait there cost, in seconds.
-// Strategies that do not count in seconds keep their first choice.
-func (v *view) receiver(s *scratch, scale policy.Policy) (best int, seconds float64) {
+// receiver is the candidate that a request is best handed over to by an endpoint, and what the hand-off and the wait there cost, in
+// seconds; -1 if there is none that has room. Strategies that do not count in seconds keep their first choice.
+func (v *view) receiver(s *scratch, scale policy.Policy, from *member, now time.Time) (best int, seconds float64) {
 	loaded := slices.Clone(s.candidates)
 	question := s.question
 	v.load(&question, loaded)
 	costs := make([]policy.Cost, len(loaded))
 	scale.Score(&question, loaded, costs)
-	best = s.order[0]
-	if v.spec.Policy.Strategy.Type == policy.MarginalCost {
+	best = -1
+	suits := func(c int) bool {
+		return v.handsOver(from, v.members[s.index[c]], now) && v.takes(now, s.index[c], &s.candidates[c].Load)
+	}
+	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
+		if i := slices.IndexFunc(s.order, suits); i >= 0 {
+			best = s.order[i]
+		}
+	} else {
 		for c := range costs {
-			if costs[c].First < costs[best].First {
+			if (best < 0 || costs[c].First < costs[best].First) && suits(c) {
 				best = c
 			}
 		}
 	}
+	if best < 0 {
+		return best, 0
+	}
 	return best, costs[best].First
+}
+
+// handsOver reports whether one endpoint can hand a request over to another one now, as far as is known.
+func (v *view) handsOver(from, to *member, now time.Time) bool {
+	return from != to && !from.gives.leavesOut(to.hash, now) && !to.receives.leavesOut(from.hash, now)
 }
 
 // load turns candidates into ones to which the request's blocks are transferred: the transfer is a delay, and then they hold
@@ -122,8 +148,18 @@ func (v *view) load(question *policy.Request, candidates []policy.Candidate) {
 }
 
 // receive prepares the candidates of a DecodeLeg for the strategy. Strategies that do not count in seconds see what the
-// endpoints hold.
-func (v *view) receive(s *scratch, question *policy.Request) {
+// endpoints hold. If only the endpoint that has prefilled is left, it serves the request as a whole.
+func (v *view) receive(s *scratch, state *pickState, question *policy.Request, now time.Time) {
+	h := &state.handoff
+	from := h.from.member
+	if !s.keep(func(c int) bool {
+		m := v.members[s.index[c]]
+		return m == h.planned || v.handsOver(from, m, now)
+	}) && !s.keep(func(c int) bool { return v.members[s.index[c]] != from }) {
+		v.takeWhole(state)
+		return
+	}
+	s.scored = false
 	s.lacking = resize(s.lacking, len(s.candidates))
 	for c := range s.candidates {
 		s.lacking[c] = question.Uncached(&s.candidates[c])
@@ -131,4 +167,31 @@ func (v *view) receive(s *scratch, question *policy.Request) {
 	if v.spec.Policy.Strategy.Type == policy.MarginalCost {
 		v.load(question, s.candidates)
 	}
+}
+
+// takeWhole makes a DecodeLeg a request as a whole, because the blocks cannot be loaded any more.
+func (v *view) takeWhole(state *pickState) {
+	v.handoffs.outcomes[HandoffNoDecode].Add(1)
+	state.leg, state.handoff = Whole, handoff{}
+}
+
+// keep leaves the candidates for which a function is true. It reports false, and leaves all, if there are none.
+func (s *scratch) keep(suits func(c int) bool) bool {
+	n := 0
+	for c := range s.candidates {
+		if !suits(c) {
+			continue
+		}
+		if n != c { // the ones that it displaces were left out
+			s.candidates[n], s.index[n], s.matches[n], s.ignored[n] = s.candidates[c], s.index[c], s.matches[c], s.ignored[c]
+		}
+		n++
+	}
+	if n == 0 {
+		return false
+	}
+	if n < len(s.candidates) {
+		s.candidates, s.index, s.matches, s.ignored, s.scored = s.candidates[:n], s.index[:n], s.matches[:n], s.ignored[:n], false
+	}
+	return true
 }

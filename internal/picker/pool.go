@@ -52,9 +52,10 @@ type member struct {
 	routed           memories
 	// renderFrom is when the engine can be asked for tokens again, of the monotonic clock; 0 while it answers.
 	renderFrom atomic.Int64
-	// coming is the number of requests that other endpoints prefill for this one; handoffs opens when hand-offs from it fail.
-	coming   atomic.Int64
-	handoffs circuit.Circuit
+	// coming is the number of requests that other endpoints prefill for this one. gives and receives are what is known of it as
+	// the endpoint that prefills, and as the one that loads the blocks.
+	coming          atomic.Int64
+	gives, receives side
 }
 
 // pool is what the picker keeps of a pool across changes of its Spec.
@@ -107,7 +108,7 @@ type view struct {
 	histories       []history
 	history         int
 	shadowHistories []int
-	// sockets: some endpoint is behind a unix socket. roles: some endpoint does not both prefill and decode.
+	// sockets: some endpoint is behind a unix socket. roles: some endpoint only prefills, or only decodes.
 	sockets, roles bool
 	// fresh are the endpoints that gateways might not know yet, each until then. It has none of those that were there when the
 	// picker learned of the pool.
@@ -166,7 +167,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 			m.removals.since = p.now()
 			m.writer = newWatchedWriter(v.index.Writer(m.holder), m, p.now)
 		}
-		v.roles = v.roles || ep.Role != endpoint.Both
+		v.roles = v.roles || ep.Role == endpoint.Prefill || ep.Role == endpoint.Decode
 		v.sockets = v.sockets || ep.Socket != ""
 		v.members = append(v.members, m)
 		v.holders = append(v.holders, m.holder)

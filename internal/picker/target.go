@@ -31,15 +31,16 @@ type Target struct {
 	member      *member
 	at          int // in the view's members
 	uncached    int
+	lacking     int // what a DecodeLeg would have to prefill there without the blocks, in tokens
 	rankedAmong int
 }
 
 // target describes candidate c as a place where the request can be sent.
 func (v *view) target(s *scratch, question *policy.Request, state *pickState, c int) Target {
 	i, candidate := s.index[c], &s.candidates[c]
-	uncached := question.Uncached(candidate)
+	uncached, lacking := question.Uncached(candidate), 0
 	if state.leg == DecodeLeg {
-		uncached = 0
+		uncached, lacking = 0, s.lacking[c]
 	}
 	return Target{
 		Endpoint:    &v.spec.Endpoints[i],
@@ -58,6 +59,7 @@ func (v *view) target(s *scratch, question *policy.Request, state *pickState, c 
 		member:      v.members[i],
 		at:          i,
 		uncached:    uncached,
+		lacking:     lacking,
 		rankedAmong: len(s.candidates),
 	}
 }

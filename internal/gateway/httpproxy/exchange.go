@@ -143,7 +143,7 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			e.connected = true
 		}
 		e.local = result == failedLocal
-		if e.brokeOff || !e.again(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.decision.MayRetry() {
+		if e.brokeOff || !e.resends(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.decision.MayRetry() {
 			break
 		}
 	}
@@ -166,8 +166,12 @@ func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 	d, err := e.proxy.picker.Pick(ctx, &in)
 	if err == nil {
 		e.decision, e.attempt, e.last = d, 0, nil
+		if in.HandedOver && d.Leg() != picker.DecodeLeg { // only the endpoint that has prefilled is left
+			e.dropHandedOver()
+			e.pick.Splits = false
+		}
 	} else if in.HandedOver {
-		e.decision.Handoff(picker.HandoffNoDecode)
+		e.decision.Handoff(picker.NoDecoder(ctx))
 	}
 	return err
 }
@@ -214,6 +218,9 @@ func (r result) costs() bool {
 	return r == failedReset || r == failedStatus || r == failedFirstByte || r == failedGaveUp
 }
 
+// answered reports whether an engine has answered that it does not serve the request.
+func (r result) answered() bool { return r == failedStatus || r == failedGaveUp }
+
 // again reports whether the policy tries another endpoint after a failure.
 func (e *exchange) again(r result) bool {
 	p := &e.decision.Spec().Policy
@@ -238,48 +245,6 @@ func (e *exchange) again(r result) bool {
 // more reports whether another endpoint is left to try after a failure.
 func (e *exchange) more(r result) bool {
 	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole) && e.again(r)
-}
-
-// giveUp answers when no endpoint has.
-func (e *exchange) giveUp() {
-	if commented := e.client.comments.stop(); commented && e.last != nil {
-		e.client.failAs(e.last)
-		return
-	}
-	if s := e.last; s != nil {
-		copyHeader(e.client.Header(), s.header)
-		e.attempt = s.attempt
-		e.explain()
-		if s.status == http.StatusServiceUnavailable && e.client.Header().Get("Retry-After") == "" {
-			e.client.put("Retry-After", "1")
-		}
-		e.client.WriteHeader(s.status)
-		_ = e.client.write(s.body, false)
-		return
-	}
-	e.explain()
-	switch {
-	case e.local:
-		e.client.fail(unavailable("overloaded", "The picker has no connection left for an engine."))
-	case e.full:
-		e.client.fail(unavailable("engines_full", "The queues of the engines are full."))
-	case e.gaveUp:
-		e.client.fail(unavailable("engine_gave_up", "The engine has given the request up."))
-	case e.timedOut:
-		e.client.fail(badGateway("upstream_timeout", "The engine did not answer in time."))
-	case e.brokeOff:
-		e.client.fail(badGateway("engines_broke_off", "Engines aborted while serving this request."))
-	default:
-		e.client.fail(badGateway("upstream_failed", "No engine could be reached."))
-	}
-}
-
-func unavailable(code, message string) *picker.Error {
-	return &picker.Error{Status: http.StatusServiceUnavailable, Type: "service_unavailable", Code: code, Message: message}
-}
-
-func badGateway(code, message string) *picker.Error {
-	return &picker.Error{Status: http.StatusBadGateway, Type: "bad_gateway", Code: code, Message: message}
 }
 
 // try sends the request to the present target and passes the answer on, unless it is one to be tried elsewhere.
@@ -313,7 +278,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	}
 	e.mark = e.marked()
 	if mayBeFull := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable; mayBeFull ||
-		picker.ServerError(status) && e.more(failedStatus) {
+		picker.ServerError(status) && e.more(failedStatus) || status >= 400 && e.decision.Leg() == picker.DecodeLeg {
 		if r := e.save(response, cancel); r != passed {
 			return r
 		}

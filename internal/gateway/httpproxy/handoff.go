@@ -40,11 +40,14 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		return e.pickableAgain()
 	case e.brokeOff:
 		return false
+	case leg == picker.DecodeLeg && r == failedFull && e.decision.Spec().Policy.Admission.Queue && e.blocksLast():
+		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(blocksLast)
+		return true
 	case leg == picker.PrefillLeg:
 		if r != failedLeg {
 			e.decision.Handoff(picker.HandoffPrefillFailed)
 		}
-	case r.costs() && !e.decision.MayRetry():
+	case r.costs() && !r.answered() && !e.decision.MayRetry(): // what answers that it cannot load the blocks has computed nothing
 		return false
 	}
 	e.dropHandedOver()
@@ -52,11 +55,22 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 	return true
 }
 
+// resends reports whether the present leg can be sent to another target after a failure. Parameters with which one endpoint
+// could not load the blocks are of no use to another one.
+func (e *exchange) resends(r result) bool {
+	if e.decision.Leg() == picker.DecodeLeg && r.answered() {
+		return false
+	}
+	return e.again(r)
+}
+
 // mayTry reports whether the present leg can be sent to its i-th target: the blocks must still be there.
 func (e *exchange) mayTry(i int) bool {
-	h := e.handed
-	return h == nil || i == 0 || i < decodeAttempts && e.proxy.options.Now().Sub(h.at) < blocksLast
+	return e.handed == nil || i == 0 || i < decodeAttempts && e.blocksLast()
 }
+
+// blocksLast reports whether the engine that has prefilled can be counted on to hold the blocks.
+func (e *exchange) blocksLast() bool { return e.proxy.options.Now().Sub(e.handed.at) < blocksLast }
 
 // prefill sends the first leg to the present target, and prepares the second.
 func (e *exchange) prefill(ctx context.Context) result {
@@ -111,9 +125,9 @@ func (e *exchange) prefilled(response *http.Response, answer []byte) result {
 		e.decision.Handoff(picker.HandoffPrefillFailed)
 		return failedLeg
 	}
-	parameters := openai.HandoffParameters(answer)
+	parameters, owed := openai.HandoffParameters(answer)
 	if parameters == nil {
-		e.decision.Unconnected()
+		e.decision.Unconnected(owed)
 		return failedLeg
 	}
 	body := e.legBody(len(e.body.Bytes)+len(parameters)+openai.HandoffBytes, func(dst []byte) []byte {

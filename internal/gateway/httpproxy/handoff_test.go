@@ -65,6 +65,13 @@ func (p *party) does(f http.HandlerFunc) {
 	p.serve = f
 }
 
+// latest is the last request that it got.
+func (p *party) latest() map[string]any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.got[len(p.got)-1]
+}
+
 func (p *party) requests() []map[string]any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,6 +80,12 @@ func (p *party) requests() []map[string]any {
 
 // withRoles is a proxy of a pool of two engines that prefill, in this order, and two that decode.
 func withRoles(t *testing.T) (h *house, p, d [2]*party) {
+	t.Helper()
+	return withRolesOf(t, Options{}, func(*picker.Spec) {})
+}
+
+// withRolesOf is withRoles with options and a change of the pool.
+func withRolesOf(t *testing.T, o Options, change func(*picker.Spec)) (h *house, p, d [2]*party) {
 	t.Helper()
 	for i := range p {
 		p[i], d[i] = newParty(t, fmt.Sprint("p", i)), newParty(t, fmt.Sprint("d", i))
@@ -83,7 +96,8 @@ func withRoles(t *testing.T) (h *house, p, d [2]*party) {
 	}
 	s.Policy.Handoffs = picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 64}
 	s.Policy.AnswerHeaders = "Always"
-	return newHouse(t, Options{}, s), p, d
+	change(&s)
+	return newHouse(t, o, s), p, d
 }
 
 // prompted is a request with a prompt of 100 tokens.
@@ -161,19 +175,6 @@ func TestHandoffsThatFailAreServedAllTheSame(t *testing.T) {
 		list[0].does(f)
 		list[1].does(f)
 	}
-	// cannotLoad serves a prompt alone, but loads none, as an engine whose policy is to fail.
-	cannotLoad := func(list [2]*party) {
-		for _, one := range list {
-			one.does(func(w http.ResponseWriter, _ *http.Request) {
-				got := one.requests()
-				if got[len(got)-1]["kv_transfer_params"] != nil {
-					fails(w, nil)
-					return
-				}
-				answerJSON(w, 200, `{"choices":[{"text":"of d alone","finish_reason":"length"}],"usage":{"prompt_tokens":100,"completion_tokens":5}}`)
-			})
-		}
-	}
 	for name, tc := range map[string]struct {
 		make func(p, d [2]*party)
 		want map[string]int64
@@ -186,7 +187,8 @@ func TestHandoffsThatFailAreServedAllTheSame(t *testing.T) {
 		"an answer without an end": {func(p, _ [2]*party) { both(p, endless) }, map[string]int64{"no_memory": 1}},
 		"a prefill is given up":    {func(p, _ [2]*party) { both(p, aborted) }, map[string]int64{"prefill_failed": 1}},
 		"one decode breaks":        {func(_, d [2]*party) { both(d, breaksOnce()) }, map[string]int64{"completed": 1, "decode_failed": 1}},
-		"no decode can load":       {func(_, d [2]*party) { cannotLoad(d) }, map[string]int64{"decode_failed": 2}},
+		"parameters are refused":   {func(_, d [2]*party) { d[0].refuses(); d[1].refuses() }, map[string]int64{"decode_failed": 1}},
+		"no decode can load":       {func(_, d [2]*party) { d[0].cannotLoad(); d[1].cannotLoad() }, map[string]int64{"decode_failed": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, p, d := withRoles(t)

@@ -1,0 +1,147 @@
+package httpproxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// cannotLoad serves a prompt alone, but answers an error to requests with parameters, as engines do that load no blocks of
+// an engine that has died.
+func (p *party) cannotLoad() { p.answersParameters(500) }
+
+// refuses answers requests with parameters as invalid.
+func (p *party) refuses() { p.answersParameters(400) }
+
+func (p *party) answersParameters(status int) {
+	p.does(func(w http.ResponseWriter, _ *http.Request) {
+		if p.latest()["kv_transfer_params"] != nil {
+			answerJSON(w, status, fmt.Sprintf(`{"error":{"message":"x","code":%d}}`, status))
+			return
+		}
+		answerJSON(w, 200, `{"choices":[{"text":"of d alone","finish_reason":"length"}],"usage":{"prompt_tokens":100,"completion_tokens":5}}`)
+	})
+}
+
+// Many requests whose blocks are lost at once are all served: those that can load nothing have computed nothing, so that the
+// retry budget has no part in it.
+func TestBlocksThatAreLostCostNoRequest(t *testing.T) {
+	const n = 60
+	h, p, d := withRoles(t)
+	var prefilled sync.WaitGroup // all of them, before one is to be decoded: no endpoint is left out before
+	prefilled.Add(n)
+	for i := range 2 {
+		d[i].cannotLoad()
+		p[i].does(func(w http.ResponseWriter, _ *http.Request) {
+			prefilled.Done()
+			prefilled.Wait()
+			answerJSON(w, 200, `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"kv_transfer_params":{"do_remote_prefill":true}}`)
+		})
+	}
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			answer := h.post("/v1/completions", prompted(""))
+			if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || !strings.Contains(string(body), "of d alone") {
+				t.Errorf("status %d: %.200s", answer.StatusCode, body)
+			}
+		})
+	}
+	all.Wait()
+	if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(map[string]int64{"decode_failed": n}) {
+		t.Errorf("hand-offs %v", got)
+	}
+	if got := len(d[0].requests()) + len(d[1].requests()); got != 2*n {
+		t.Errorf("%d requests to endpoints that decode, want two for each", got)
+	}
+}
+
+// The answer of a prefill shows its speed without events.
+func TestThePrefillShowsItsSpeed(t *testing.T) {
+	h, p, _ := withRoles(t)
+	for i := range p {
+		p[i].does(func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(5 * time.Millisecond) // the prefill
+			answerJSON(w, 200, `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"kv_transfer_params":{"do_remote_prefill":true}}`)
+		})
+	}
+	for i := range 20 {
+		body := `{"model":"m","prompt":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf("%d,", i), 1000), ",") + `]}`
+		if answer := h.post("/v1/completions", body); answer.StatusCode != 200 {
+			t.Fatalf("status %d", answer.StatusCode)
+		}
+	}
+	h.handoffs()
+	learned := 0
+	for _, e := range h.picker.Stats()[0].Endpoints[:2] {
+		if e.Load.Rate > 0 {
+			learned++
+		}
+	}
+	if learned == 0 {
+		t.Error("no speed was learned")
+	}
+}
+
+// A prefill that is done waits for room at an endpoint that decodes, where the policy lets requests wait.
+func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		waits bool
+		ages  time.Duration // of the blocks while it waits
+		want  map[string]int64
+		// whether the endpoint that has answered has got the parameters
+		parameters bool
+	}{
+		"requests wait":         {true, 0, map[string]int64{"completed": 1}, true},
+		"it waits for too long": {true, blocksLast, map[string]int64{"no_decode": 1}, false},
+		"requests do not wait":  {false, 0, map[string]int64{"no_decode": 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var aged atomic.Int64
+			h, p, d := withRolesOf(t, Options{Now: func() time.Time { return time.Now().Add(time.Duration(aged.Load())) }}, func(s *picker.Spec) {
+				s.Policy.Admission.Queue, s.Policy.Admission.WaitBudget = tc.waits, time.Hour
+				s.Policy.Admission.Limits.Requests, s.Policy.Admission.Limits.Bytes = 1000, 1<<20
+				s.Policy.Admission.Limits.TTL, s.Policy.Admission.Limits.Hold = time.Hour, time.Hour
+			})
+			var refused atomic.Int64
+			for i := range d {
+				d[i].does(func(w http.ResponseWriter, _ *http.Request) {
+					if refused.Add(1) <= 2 {
+						aged.Store(int64(tc.ages))
+						full(w, nil)
+						return
+					}
+					answerJSON(w, 200, `{"choices":[{"text":"of d","finish_reason":"length"}],"usage":{"prompt_tokens":100,"completion_tokens":5}}`)
+				})
+			}
+			answer := h.post("/v1/completions", prompted(""))
+			if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || !strings.Contains(string(body), "of d") {
+				t.Errorf("status %d: %.200s", answer.StatusCode, body)
+			}
+			if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+				t.Errorf("hand-offs %v, want %v", got, tc.want)
+			}
+			if n := len(p[0].requests()) + len(p[1].requests()); n != 1 {
+				t.Errorf("%d prefills", n)
+			}
+			last := 0
+			for i := range d {
+				for _, r := range d[i].requests() {
+					if r["kv_transfer_params"] == nil {
+						last++
+					}
+				}
+			}
+			if (last == 0) != tc.parameters {
+				t.Errorf("%d requests without parameters", last)
+			}
+		})
+	}
+}

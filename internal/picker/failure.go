@@ -1,0 +1,88 @@
+package picker
+
+import (
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// Fail records that the present target has not answered, has answered with a server error, or has given the request up: its
+// circuit counts it, and the time of the request is not used for learning.
+func (d *Decision) Fail() { d.failed(unanswered) }
+
+// Unasked records that a gateway answered by itself without asking an endpoint. That says nothing about the endpoint, and the
+// time of the request is not used for learning.
+func (d *Decision) Unasked() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.ended {
+		d.booking.Drop(d.now())
+	}
+}
+
+// failure is how an attempt has failed.
+type failure uint8
+
+const (
+	unanswered failure = iota // or the answer has broken off
+	errored                   // the endpoint has answered with an error
+	gaveUp                    // the endpoint has answered that it has given the request up
+)
+
+// failed is Fail for all kinds of failures.
+func (d *Decision) failed(how failure) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	if how == errored && d.loading() { // that it could not load the blocks is mostly the fault of others
+		d.handoff.accused = &pair{d.handoff.from, &d.Targets[d.target]}
+		d.giveUpTrial()
+	} else {
+		d.probe = false
+		d.Targets[d.target].member.circuit.SetAnswered(how != unanswered)
+		d.fail(&d.Targets[d.target])
+	}
+	d.booking.Drop(d.now())
+}
+
+// fail counts a failed attempt at a target. d.mu is held.
+func (d *Decision) fail(t *Target) {
+	if d.elsewhere {
+		return
+	}
+	p := &d.view.spec.Policy
+	t.member.circuit.Fail(d.now(), p.CircuitFailures, p.CircuitOpen)
+	t.member.usage.failed()
+	t.member.stats.failures.Add(1)
+}
+
+// succeed notifies the circuit of the present target that it answers. d.mu is held.
+func (d *Decision) succeed() {
+	d.probe = false
+	if !d.elsewhere {
+		d.Targets[d.target].member.circuit.Succeed(d.sent)
+	}
+}
+
+// Full records that the present target has refused the request by a limit of its queue. That is no failure: the endpoint
+// gets no more than it has until it has room again.
+func (d *Decision) Full(limit openai.QueueLimit) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	now := d.now()
+	m := d.Targets[d.target].member
+	d.handoff.full = d.loading()
+	d.booking.Drop(now)
+	d.leaveTarget(now)
+	if d.elsewhere {
+		return
+	}
+	var l load.View
+	m.load.Read(now, &l)
+	m.ceiling.refused(now, limit, &l)
+	m.stats.full.Add(1)
+}
