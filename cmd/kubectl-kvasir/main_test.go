@@ -232,6 +232,15 @@ func TestValidateTellsGoodFilesFromBadOnes(t *testing.T) {
 	if status, out, errs := exec(t, pool, "validate", "-"); status != 0 || out != "1 pool, 0 policies, 0 problems\n" || errs != "" {
 		t.Errorf("status %d, %s%s", status, out, errs)
 	}
+	dir := t.TempDir() // with two pools of one model
+	for _, name := range []string{"chat", "other"} {
+		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(strings.Replace(pool, "name: chat", "name: "+name, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, out, _ := exec(t, "", "validate", dir); status != 1 || !strings.Contains(out, "a name of InferencePool default/chat") {
+		t.Errorf("status %d, %s", status, out)
+	}
 	if status, out, _ := exec(t, strings.Replace(pool, "model:", "mode:", 1), "validate", "-"); status != 1 || !strings.Contains(out, "error: stdin.yaml:4:8: ") {
 		t.Errorf("status %d, %s", status, out)
 	}

@@ -195,12 +195,17 @@ type observed struct {
 	doubts   []picker.Doubt
 }
 
-// facts are the figures that the status of a pool is made from.
-type facts struct {
-	endpoints                 []endpoint.Endpoint
+// serving counts endpoints.
+type serving struct {
 	total, ready, unreachable int32
 	// unanswering endpoints take requests and answer nothing, or show no progress with any.
-	unanswering             int32
+	unanswering int32
+}
+
+// facts are the figures that the status of a pool is made from.
+type facts struct {
+	endpoints []endpoint.Endpoint
+	serving
 	pods                    []status.Pod
 	readyPods, drainingPods int32
 	// synced endpoints are known, degraded ones in part; others are not connected yet.

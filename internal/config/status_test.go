@@ -319,6 +319,21 @@ func TestWhyNoEngineHasDialedShows(t *testing.T) {
 	}
 }
 
+// TestEndpointsThatDoNotAnswerShow: an endpoint that has stalled is not ready, and the message says why.
+func TestEndpointsThatDoNotAnswerShow(t *testing.T) {
+	s, _ := load(t, open(t, "pool.yaml", smallPool, "pods.yaml", smallSlice))
+	l := live(picker.Hits{}, 0)
+	l.Pools[0].Endpoints = []picker.EndpointStats{{ID: s.Specs[0].Endpoints[0].ID, Stalled: true}}
+	status := poolOf(t, NewBoard().Update(time.Unix(1, 0), s, l)).Status
+	found := false
+	for _, c := range status.Conditions {
+		found = found || c.Type == v1alpha1.ConditionReady && c.Status == "False" && c.Message == "0 of 1 endpoints; without an answer: 1"
+	}
+	if !found {
+		t.Errorf("%+v", status.Conditions)
+	}
+}
+
 func TestARefusalOfThePickerShows(t *testing.T) {
 	s, _ := load(t, open(t, "pool.yaml", smallPool, "policy.yaml", smallPolicy))
 	for name, tc := range map[string]struct {

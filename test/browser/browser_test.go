@@ -439,6 +439,7 @@ func TestThePageAsksForAToken(t *testing.T) {
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(api.Status{Live: api.Live{
 			Picker: "picker-0", Time: time.Now(), Problems: []string{"<img src=x onerror=alert(1)>"},
+			Docs: "http://localhost/docs/", NotReady: "no pool is served",
 		}})
 	})
 	s := httptest.NewServer(dashboard.WithPage(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -460,6 +461,9 @@ func TestThePageAsksForAToken(t *testing.T) {
 	b.do(chromedp.SendKeys("#token", "the-token"+kb.Enter))
 	b.until(`document.getElementById('link').textContent === 'Live' && !document.getElementById('login').open`)
 	b.until(`document.getElementById('notices').innerText.includes('There is no pool yet.')`)
+	// Each notice leads to where it is explained: not ready, a problem of a file, no pool.
+	b.until(`[...document.querySelectorAll('#notices a')].map((a) => a.href.replace(/.*[/]docs[/]/, '')).join() ===
+		'troubleshooting.md#requests-get-503,standalone.md#changes,quickstart.md'`)
 	var markup int
 	b.evaluate(`document.querySelectorAll('#notices img').length`, &markup)
 	if markup != 0 {

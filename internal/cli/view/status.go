@@ -37,7 +37,7 @@ func (s *Statuses) lines(c *console.Console, wide bool) []string {
 	g := console.Grid{Header: []string{"POOL", "MODEL", "READY", "STATUS", "ROLLOUT", "STRATEGY", "HIT", "PREDICTED", "DIVERGENCE",
 		"IN FLIGHT", "WAITING"}}
 	if wide {
-		g.Header = append(g.Header, "REQUESTS", "REFUSED", "TTFT P99", "EXACT", "POLICY")
+		g.Header = append(g.Header, "REQUESTS", "REFUSED", "TTFT P99", "EXACT", "REPORTED", "POLICY")
 	}
 	for _, p := range s.Pools {
 		row := p.row()
@@ -99,16 +99,19 @@ func (p *Pool) row() []console.Cell {
 	}
 }
 
-// more are the columns of a wide table.
+// more are the columns of a wide table. Reported are the answers that state what their engine found in its cache, of all answers.
 func (p *Pool) more() []console.Cell {
-	requests, refused, ttft, exact := none(), none(), none(), none()
+	requests, refused, ttft, exact, reported := none(), none(), none(), none(), none()
 	if l := p.Live; l != nil {
 		requests, refused, exact = console.Number("%d", l.Requests), console.Number("%d", l.Refused), percent(l.ExactTokens)
 		if l.TTFT != nil {
 			ttft = console.Number("%s", seconds(l.TTFT.P99))
 		}
+		if h := l.Hits; h != nil && h.Answers+h.Unreported > 0 {
+			reported = console.Number("%d/%d", h.Answers, h.Answers+h.Unreported)
+		}
 	}
-	return []console.Cell{requests, refused, ttft, exact, console.Text(dash(p.Policy))}
+	return []console.Cell{requests, refused, ttft, exact, reported, console.Text(dash(p.Policy))}
 }
 
 // members are the pods of a pool; columns that no pod fills are left out, except in a wide table.

@@ -129,6 +129,20 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestAWideStatusCountsTheAnswersThatReport what their engine found in its cache, and says why a pod gets no requests.
+func TestAWideStatusCountsTheAnswersThatReport(t *testing.T) {
+	p, live := OfCluster(ptrs(chat())), replica("chat-picker-0", 10)
+	live.Pools[0].Recent.Unreported = 5
+	live.Pools[0].Pods[0].Phase, live.Pools[0].Pods[0].Reason = api.PhaseNotReady, api.ReasonNotAnswering
+	p.Join([]PickerReport{{Picker: "chat-picker-0", Live: live}})
+	text := strings.Join((&Statuses{[]*Pool{p}}).Wide(&console.Console{}), "\n")
+	for _, want := range []string{"REPORTED", " 10/15 ", api.ReasonNotAnswering} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
 // TestWhatAConditionTellsIsNotToldAgain by each picker.
 func TestWhatAConditionTellsIsNotToldAgain(t *testing.T) {
 	for reason, want := range map[string]int{"EngineRender": 0, "Approximate": 2} {

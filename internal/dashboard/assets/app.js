@@ -34,8 +34,8 @@ function draw() {
   const pool = pools.find((p) => key(p) === chosen) ?? pools[0];
   select.value = pool ? key(pool) : '';
   const list = [];
-  if (!live.ready) list.push({ text: live.notReady, bad: true });
-  for (const text of live.problems ?? []) list.push({ text, bad: true });
+  if (!live.ready) list.push({ text: live.notReady, bad: true, help: 'troubleshooting.md#requests-get-503' });
+  for (const text of live.problems ?? []) list.push({ text, bad: true, help: 'standalone.md#changes' });
   for (const text of pool?.degraded ?? []) list.push({ text });
   if (!pool) list.push({ text: 'There is no pool yet.', help: 'quickstart.md' });
   notices(list);

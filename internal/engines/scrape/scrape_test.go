@@ -426,6 +426,23 @@ func TestAnsweredTellsDeadEnginesFromSlowOnes(t *testing.T) {
 	}
 }
 
+// TestABusyEngineGetsMoreTime: each question without an answer doubles the time for the next one, up to four times; any answer ends that.
+func TestABusyEngineGetsMoreTime(t *testing.T) {
+	s := New(Options{Timeout: time.Second})
+	defer s.Close()
+	p := newPage(where{address: "a"}, &s.options, func() {})
+	silent := error(&url.Error{Op: "Get", URL: "http://a", Err: context.DeadlineExceeded})
+	for i, step := range []struct {
+		err  error
+		next time.Duration
+	}{{silent, 2 * time.Second}, {silent, 4 * time.Second}, {silent, 4 * time.Second}, {&statusError{"/metrics", 500}, time.Second}, {silent, 2 * time.Second}} {
+		p.digest(nil, step.err)
+		if got := p.patience(); got != step.next {
+			t.Errorf("after question %d the next one has %s, want %s", i+1, got, step.next)
+		}
+	}
+}
+
 // TestALackOfDescriptorsSaysNothingOfAnEngine: neither that it can be connected to, nor that it cannot.
 func TestALackOfDescriptorsSaysNothingOfAnEngine(t *testing.T) {
 	for err, wanted := range map[error]bool{
