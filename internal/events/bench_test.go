@@ -20,7 +20,7 @@ func BenchmarkApply(b *testing.B) {
 }
 
 func benchmarkApply(b *testing.B, book kvindex.Book) {
-	text, err := os.ReadFile("testdata/kv-events/bench_map.hex")
+	text, err := os.ReadFile("../vllm/testdata/kv-events/bench_map.hex")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -20,7 +19,7 @@ import (
 
 func golden(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", "kv-events", name+".hex"))
+	text, err := os.ReadFile("../vllm/testdata/kv-events/" + name + ".hex")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,18 +170,22 @@ func (v *view) merged() map[string]ListedModel {
 }
 
 // ModelsFor lists the names that a client is allowed to use, in a stable order, with the pool's namespace and name. Pools that
-// nothing can serve are left out. It fails with an *Error when the client is no known tenant of any pool.
+// nothing can serve are left out. It fails with an *Error when the client is no known tenant of any pool, or lacks the key
+// that the engines of all of them require.
 func (p *Picker) ModelsFor(header func(string) string) ([]Model, error) {
-	return p.current.Load().modelsFor(header, (*view).servable)
+	return p.current.Load().modelsFor(header, true, (*view).servable)
 }
 
-// modelsFor is ModelsFor for the pools that count.
-func (s *snapshot) modelsFor(header func(string) string, counts func(*view) bool) ([]Model, error) {
+// modelsFor is ModelsFor for the pools that count. Without checked, the engines' keys are left to the engines.
+func (s *snapshot) modelsFor(header func(string) string, checked bool, counts func(*view) bool) ([]Model, error) {
 	var models []Model
 	var refused error
 	known := false
 	for _, v := range s.pools {
 		_, class, err := v.spec.Policy.Admission.Tenants.identify(header)
+		if err == nil && checked {
+			err = v.spec.checkKey(header)
+		}
 		if err != nil {
 			refused = err
 			continue
@@ -203,7 +207,7 @@ func (s *snapshot) modelsFor(header func(string) string, counts func(*view) bool
 // adapters do not make the choice ambiguous, as they do not on the engine. Pools without endpoints count, though they are
 // not listed: a request must not go to another model because the pods of one restart.
 func (s *snapshot) sole(in *Request) (string, bool) {
-	models, err := s.modelsFor(in.Header, func(v *view) bool { return in.Pool == "" || v.name == in.Pool })
+	models, err := s.modelsFor(in.Header, false, func(v *view) bool { return in.Pool == "" || v.name == in.Pool })
 	if err != nil || len(models) == 0 || models[0].Parent != "" {
 		return "", false
 	}

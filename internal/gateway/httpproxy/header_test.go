@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -229,6 +231,45 @@ func TestAnswersExplainThemselvesWhereThePolicyAllows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestThePagesCheckFindsItsHeaders: "Does it work?" in docs/install-vllm.md sends what the policy that it shows requires, and looks
+// for headers that the answer then has.
+func TestThePagesCheckFindsItsHeaders(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/install-vllm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(page), "\n## Does it work?\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	setting := regexp.MustCompile(`answerHeaders: (\w+)`).FindStringSubmatch(section)
+	sent := regexp.MustCompile(`-H '([^:']+): ([^']+)'`).FindAllStringSubmatch(section, -1)
+	wanted := regexp.MustCompile(`grep -iE '([^']+)'`).FindStringSubmatch(section)
+	named := regexp.MustCompile("`(x-kvasir-[a-z-]+)`").FindAllStringSubmatch(section, -1)
+	if !ok || setting == nil || len(sent) == 0 || wanted == nil || len(named) == 0 {
+		t.Fatalf("the check is not to be found in\n%s", section)
+	}
+	var e echo
+	s := spec(e.engine(t, nil))
+	s.Policy.AnswerHeaders = setting[1]
+	h := newHouse(t, Options{}, s)
+	var header []string
+	for _, m := range sent {
+		header = append(header, m[1], m[2])
+	}
+	r := h.post("/v1/completions", streamed, header...)
+	looked := strings.Split(wanted[1], "|")
+	for _, m := range named {
+		if !slices.Contains(looked, m[1]) {
+			t.Errorf("the page explains %s and does not look for it", m[1])
+		}
+	}
+	for _, name := range looked {
+		if strings.HasPrefix(name, "x-") && r.Header.Get(name) == "" {
+			t.Errorf("the answer has no %s, with answerHeaders: %s and the headers %q", name, setting[1], header)
+		}
+	}
+	read(t, r)
 }
 
 func FuzzCopyHeader(f *testing.F) {

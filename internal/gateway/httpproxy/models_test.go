@@ -59,6 +59,59 @@ func TestModelsAreListedAsTheEnginesDescribeThem(t *testing.T) {
 	}
 }
 
+// TestModelsAreNotShownWhereTheEngineWouldRefuse: the engine has a key, and clients must send it themselves.
+func TestModelsAreNotShownWhereTheEngineWouldRefuse(t *testing.T) {
+	tenants := keyed(t).Policy.Admission.Tenants
+	for name, tc := range map[string]struct {
+		pass    bool
+		pool    string
+		tenants *picker.TenantsSpec
+		status  map[string]int // by the Authorization shown
+	}{
+		"clients send the engine's key": {true, "theirs", nil,
+			map[string]int{"Bearer theirs": 200, "bearer theirs": 200, "Bearer wrong": 401, "Basic theirs": 401, "theirs": 401, "Bearer ": 401, "": 401}},
+		"the pool's key is added": {false, "theirs", nil, map[string]int{"Bearer wrong": 200, "": 200}},
+		"engines without a key":   {true, "", nil, map[string]int{"Bearer wrong": 200, "": 200}},
+		"tenants show their own":  {true, "theirs", tenants, map[string]int{"Bearer k-acme": 200, "Bearer theirs": 401}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec("127.0.0.1:1")
+			s.PassClientAuth, s.EngineAPIKey, s.Policy.Admission.Tenants = tc.pass, tc.pool, tc.tenants
+			h := newHouse(t, Options{}, s)
+			for shown, want := range tc.status {
+				for _, path := range []string{"/v1/models", "/v1/models/m", "/v1/models/nobody"} {
+					want := want
+					if want == 200 && path == "/v1/models/nobody" {
+						want = 404
+					}
+					status, text := h.asked(http.MethodGet, path, "Authorization", shown)
+					if status != want || want == 401 && strings.Contains(text, `\"m\"`) {
+						t.Errorf("%s with %q: %d %s, want %d", path, shown, status, text, want)
+					}
+				}
+			}
+			if status, text := h.asked(http.MethodGet, "/v1/models", "X-Api-Key", "theirs"); tc.status[""] == 401 && status != 401 {
+				t.Errorf("by the header that engines do not read: %d %s", status, text)
+			}
+			h.idle()
+		})
+	}
+}
+
+// TestAnUnknownModelNamesNoOtherToAStranger: only the engine's key shows which models there are.
+func TestAnUnknownModelNamesNoOtherToAStranger(t *testing.T) {
+	s := spec("127.0.0.1:1")
+	s.PassClientAuth, s.EngineAPIKey = true, "theirs"
+	h := newHouse(t, Options{}, s)
+	for key, named := range map[string]bool{"theirs": true, "wrong": false} {
+		r := h.post("/v1/completions", `{"model":"nobody","prompt":"a"}`, "Authorization", "Bearer "+key)
+		if text := read(t, r); r.StatusCode != http.StatusNotFound || strings.Contains(text, "Available") != named {
+			t.Errorf("key %q: %d %s", key, r.StatusCode, text)
+		}
+	}
+	h.idle()
+}
+
 func TestOneModelIsAnsweredByItsName(t *testing.T) {
 	s := keyed(t, "127.0.0.1:1")
 	slashed := keyed(t, "127.0.0.1:1")

@@ -123,7 +123,7 @@ func (d *digests) event(t *testing.T, v any) WireEvent {
 func TestEncodesWhatEveryReleaseSends(t *testing.T) {
 	seen := 0
 	for folder, layout := range goldenLayouts {
-		files, err := filepath.Glob(filepath.Join("testdata/kv-events", folder, "*.hex"))
+		files, err := filepath.Glob(filepath.Join("../../vllm/testdata/kv-events", folder, "*.hex"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no frames of %s: %v", folder, err)
 		}

@@ -42,8 +42,6 @@ type Options struct {
 	// Encoder encodes the text; nil loads the tokenizer in Dir.
 	Encoder Encoder
 
-	// TemplateKwargs is the JSON object of the engine's --default-chat-template-kwargs, if it has any.
-	TemplateKwargs []byte
 	// ContentFormat is the engine's --chat-template-content-format: "string", "openai", or "auto", which is the default.
 	ContentFormat string
 	// ExcludeTools: the engine runs with --exclude-tools-when-tool-choice-none.
@@ -63,7 +61,6 @@ type Renderer struct {
 	encoder         Encoder
 	plain, withTool *model
 	tokens          []chattemplate.Var
-	defaults        *chattemplate.Dict
 	merged          answer // system messages amid the turns of Messages requests are merged into the first
 	unthinking      func() (effort string, err error)
 	prompts         sync.Pool // of *Prompt
@@ -166,19 +163,8 @@ func (r *Renderer) load(files fs.FS) error {
 		}
 	}
 	r.merged = r.mergesSystem()
-	if r.tokens, err = c.variables(r.plain.Template, r.withTool.Template); err != nil {
-		return err
-	}
-	if len(r.options.TemplateKwargs) > 0 {
-		v, err := new(chattemplate.Arena).DecodeJSON(r.options.TemplateKwargs)
-		if err != nil {
-			return fmt.Errorf("reading the template's default arguments: %w", err)
-		}
-		if r.defaults = v.Dict(); r.defaults == nil {
-			return errors.New("the template's default arguments must be an object")
-		}
-	}
-	return nil
+	r.tokens, err = c.variables(r.plain.Template, r.withTool.Template)
+	return err
 }
 
 func (r *Renderer) model(source string) (*model, error) {

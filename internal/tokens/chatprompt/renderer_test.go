@@ -89,14 +89,6 @@ func TestPrompt(t *testing.T) {
 		"arguments of the request replace them": {
 			template: `{{ bos_token }}`, body: user + `, "chat_template_kwargs": {"bos_token": "B"}}`, want: "B",
 		},
-		"the engine's default arguments are variables": {
-			template: `{{ enable_thinking }}`, options: Options{TemplateKwargs: []byte(`{"enable_thinking": false}`)},
-			body: user + "}", want: "False",
-		},
-		"arguments of the request come before them": {
-			template: `{{ enable_thinking }}`, options: Options{TemplateKwargs: []byte(`{"enable_thinking": false}`)},
-			body: user + `, "chat_template_kwargs": {"enable_thinking": true}}`, want: "True",
-		},
 		"an effort turns thinking on": {
 			template: `{{ enable_thinking }}{{ reasoning_effort }}`, options: Options{Release: "0.25.0"},
 			body: user + `, "reasoning_effort": "low"}`, want: "Truelow",

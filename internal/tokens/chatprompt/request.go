@@ -198,16 +198,10 @@ var fixed = []string{
 	"truncation",
 }
 
-// kwargs sets the further variables of the template: the engine's defaults, chat_template_kwargs, and what
-// reasoning_effort means. A variable that the template does not use does not matter.
+// kwargs sets the further variables of the template: chat_template_kwargs, and what reasoning_effort means. A variable that
+// the template does not use does not matter. The engine's own (--default-chat-template-kwargs) are not known: where they
+// matter, the proof of the tokenizer fails.
 func (q *request) kwargs() error {
-	for i := range q.defaults.Len() {
-		name, v := q.defaults.At(i)
-		if slices.Contains(fixed, name.Text()) {
-			return unsupported("%s among the template's default arguments", name.Text())
-		}
-		q.set(name.Text(), v)
-	}
 	v, ok, err := q.member("chat_template_kwargs")
 	if err != nil {
 		return err
