@@ -39,7 +39,7 @@ func TestClientsLeaveDescriptorsForOthers(t *testing.T) {
 	}
 }
 
-// TestTheProxyKeepsToThePlanOfDescriptors: its requests and idle connections, of which there are as many as descriptors allow.
+// TestTheProxyKeepsToThePlanOfDescriptors: its requests and idle connections are as many as descriptors allow.
 func TestTheProxyKeepsToThePlanOfDescriptors(t *testing.T) {
 	a := &app{}
 	a.plan = newPlan(0, 4096)

@@ -15,8 +15,9 @@ import (
 // of its own, and draws more from the savings of its address: so a client that connects again gets no more than one that stays. Gateways
 // send messages, which earn more than they spend, and need no savings. Streams that a
 // client opens and resets at once ("rapid reset", CVE-2023-44487), or makes the server reset ("made you reset",
-// CVE-2025-8671), are counted as Envoy does since 1.27.1, and for all connections of an address together. An address of which most streams
-// are reset loses the connections of which most are, after few of them: those of a gateway that shares it with an attacker stay.
+// CVE-2025-8671), are counted as Envoy does since 1.27.1, and for all connections of an address together. If an address has
+// most of its streams reset, a connection ends after few streams if most of its own were: that of a gateway with the address of an attacker
+// stays.
 
 const (
 	// firstCredit is what a connection begins with, maxCredit the most that it, and its address, save up; creditPerSecond and creditPerData
