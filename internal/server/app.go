@@ -56,7 +56,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	a.plan = ownPlan()
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
 	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "tokens", a.plan.tokens,
-		"peers", a.plan.peers, "connections", a.plan.connections)
+		"peers", a.plan.peers, "connections", a.plan.connections, "requests", a.plan.requests)
 	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
@@ -108,9 +108,16 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		a.compat = metrics.NewCompat(a.picker.Stats)
 		observer = a.compat.Watch(observer)
 	}
-	a.proxy = httpproxy.New(httpproxy.Options{Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer,
-		Unreachable: a.unreachable, Overload: a.overload, Log: log.WithName("proxy")})
+	a.proxy = httpproxy.New(a.proxyOptions(observer, tracer))
 	return a
+}
+
+// proxyOptions are those of the proxy. The plan bounds its descriptors.
+func (a *app) proxyOptions(observer request.Observer, tracer *tracing.Tracer) httpproxy.Options {
+	return httpproxy.Options{
+		Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer, Unreachable: a.unreachable,
+		Overload: a.overload, MaxRequests: a.plan.requests, MaxIdle: a.plan.idle, Log: a.log.WithName("proxy"),
+	}
 }
 
 // close ends everything that runs by itself. It must not be called while a request is in progress.

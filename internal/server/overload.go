@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"math"
 	"os"
 	"runtime"
@@ -43,10 +45,21 @@ func usage(descriptors uint64) (u overload.Usage) {
 		u.Limit[overload.Goroutines] = int64(goroutineShare * float64(limit) / keptPerGoroutine)
 	}
 	u.Used[overload.Goroutines] = int64(runtime.NumGoroutine())
-	if open, err := os.ReadDir("/proc/self/fd"); err == nil {
-		u.Used[overload.Descriptors], u.Limit[overload.Descriptors] = int64(len(open)), int64(min(descriptors, math.MaxInt64))
-	}
+	u.Used[overload.Descriptors], u.Limit[overload.Descriptors] = usedDescriptors(int64(min(descriptors, math.MaxInt64)))
 	return u
+}
+
+// usedDescriptors counts the open descriptors, of those that the process can have. Reading the directory takes one itself: if there is
+// none, all are in use. The limit is 0 where the system shows no descriptors.
+func usedDescriptors(all int64) (used, limit int64) {
+	open, err := os.ReadDir("/proc/self/fd")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, 0
+	case err != nil:
+		return all, all
+	}
+	return int64(len(open)), all
 }
 
 // keepOverload measures periodically until ctx ends.

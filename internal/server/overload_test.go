@@ -3,6 +3,7 @@ package server
 import (
 	"runtime"
 	"runtime/debug"
+	"syscall"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/overload"
@@ -42,5 +43,30 @@ func TestThePlanStaysBelowTheThresholds(t *testing.T) {
 		if s := m.State(); s.Active[overload.LowPriority] {
 			t.Errorf("of %d descriptors: %+v", descriptors, s)
 		}
+	}
+}
+
+// TestNoDescriptorLeftIsAFullResource: the measurement itself needs one. The actions must not end when there is none.
+func TestNoDescriptorLeftIsAFullResource(t *testing.T) {
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	none := before
+	none.Cur = 0
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	u := usage(1000)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if used, limit := u.Used[overload.Descriptors], u.Limit[overload.Descriptors]; used != 1000 || limit != 1000 {
+		t.Errorf("%d of %d are in use", used, limit)
+	}
+	m := new(overload.Manager)
+	m.Observe(u)
+	if !m.State().Active[overload.Connections] {
+		t.Error("connections are still taken")
 	}
 }

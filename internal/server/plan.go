@@ -21,6 +21,8 @@ type plan struct {
 	clients, index, tokens, peers int64
 	// connections of clients to the proxy, gateways those of gateways, and reports those of reporters, replicas and operators.
 	connections, gateways, reports int
+	// requests of the proxy under way, which have a connection to an engine each, and its idle connections to engines.
+	requests, idle int
 	// descriptors is how many the process can have.
 	descriptors uint64
 }
@@ -37,7 +39,8 @@ const (
 	// collectShare of the limit is where the collector begins to work harder, unless GOMEMLIMIT is set.
 	collectShare = 0.8
 	// keptDescriptors are for health checks, metrics, event streams, replicas and files. Of the others the proxy's clients
-	// get three eighths, as engines do for their requests, gateways a sixteenth, and reporters as many.
+	// get three eighths, as engines do for their requests, gateways a sixteenth, and reporters as many. Idle connections to engines
+	// get an eighth, in two halves: requests with large bodies have connections of their own.
 	keptDescriptors = 512
 	// mostConnections, and mostGateways for each of gateways and reporters, are enough where descriptors are not scarce.
 	mostConnections, mostGateways = 16 << 10, 1024
@@ -52,6 +55,8 @@ func newPlan(limit int64, descriptors uint64) plan {
 	}
 	free := int(min(descriptors, math.MaxInt32)) - keptDescriptors
 	p.connections = max(16, min(mostConnections, free*3/8))
+	p.requests = p.connections
+	p.idle = max(4, free/16)
 	p.gateways = max(4, min(mostGateways, free/16))
 	p.reports = max(4, min(mostGateways, free/16))
 	return p

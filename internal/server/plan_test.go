@@ -32,9 +32,19 @@ func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 func TestClientsLeaveDescriptorsForOthers(t *testing.T) {
 	for _, descriptors := range []uint64{1024, 4096, 65536, 1 << 20, 1 << 40} {
 		p := newPlan(0, descriptors)
-		if used := 2*p.connections + p.gateways + p.reports; uint64(used)+keptDescriptors > descriptors || p.connections < 100 {
+		used := p.connections + p.requests + 2*p.idle + p.gateways + p.reports
+		if uint64(used)+keptDescriptors > descriptors || p.connections < 100 || p.requests < 100 || p.idle < 16 {
 			t.Errorf("of %d: %+v", descriptors, p)
 		}
+	}
+}
+
+// TestTheProxyKeepsToThePlanOfDescriptors: its requests and idle connections are as many as descriptors allow.
+func TestTheProxyKeepsToThePlanOfDescriptors(t *testing.T) {
+	a := &app{}
+	a.plan = newPlan(0, 4096)
+	if o := a.proxyOptions(nil, nil); o.MaxRequests != a.plan.requests || o.MaxIdle != a.plan.idle || o.MaxRequests > 4096*3/8 {
+		t.Errorf("%d requests and %d idle connections, planned %+v", o.MaxRequests, o.MaxIdle, a.plan)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stale connections: an engine can close a kept connection at the moment at which a request is sent on it. Such a request is sent once
-// more, on another connection. It is no failure of the engine, and no retry, because the engine has not received it: the kernel of the
+// Stale connections: an engine can close a kept connection at the moment at which a request is sent on it. Such a request is sent
+// again once, on another connection. It is no failure of the engine, and no retry, because the engine has not received it: the kernel of the
 // engine has sent the end of the connection (FIN) before it had acknowledged a byte of the request. A connection that ends in any other
 // way can have ended because of the request; then the request is not sent again here. Without this distinction a request that makes an
 // engine drop its connections would be executed once for each kept connection.
@@ -100,7 +100,7 @@ func (c *traced) Read(p []byte) (int, error) {
 // Close judges before the socket is gone, and after a write that is interrupted for that.
 func (c *traced) Close() error {
 	c.closing.Do(func() {
-		_ = c.SetWriteDeadline(time.Unix(1, 0))
+		_ = c.SetWriteDeadline(time.Now())
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		end := !c.reset.Load() && (c.end.Load() || ended(c.Conn)) && time.Since(c.last) <= closedAtOnce

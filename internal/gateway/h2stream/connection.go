@@ -192,10 +192,10 @@ func (c *connection) fatal(err error) bool {
 		c.opened(ofStream.StreamID)
 		c.mu.Lock()
 		if c.streams[ofStream.StreamID] == nil {
-			c.lives.end()
+			c.endLife()
 		}
 		c.reset(ofStream.StreamID, ofStream.Code)
-		flood := c.lives.reset()
+		flood := c.resetLife()
 		c.unlock()
 		if flood {
 			c.sayGoodbye(http2.ErrCodeEnhanceYourCalm)

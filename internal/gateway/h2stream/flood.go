@@ -15,7 +15,9 @@ import (
 // of its own, and draws more from the savings of its address: so a client that connects again gets no more than one that stays. Gateways
 // send messages, which earn more than they spend, and need no savings. Streams that a
 // client opens and resets at once ("rapid reset", CVE-2023-44487), or makes the server reset ("made you reset",
-// CVE-2025-8671), are counted as Envoy does since 1.27.1.
+// CVE-2025-8671), are counted as Envoy does since 1.27.1, and for all connections of an address together. If an address has
+// most of its streams reset, a connection ends after few streams if most of its own were: that of a gateway with the address of an attacker
+// stays.
 
 const (
 	// firstCredit is what a connection begins with, maxCredit the most that it, and its address, save up; creditPerSecond and creditPerData
@@ -37,6 +39,10 @@ const (
 	// fewResets streams that have ended more than half did, the connection is.
 	prematureLife = time.Second
 	fewResets     = 500
+	// fewOwnResets replaces fewResets for the connections of an address that has sent a flood. livesForget is how long it takes to
+	// forget half of an address's streams.
+	fewOwnResets = 20
+	livesForget  = 10 * time.Second
 )
 
 var errFlood = http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
@@ -118,18 +124,89 @@ func (s saved) grown(now time.Time) int {
 // lives counts the streams that have ended, and those of them that were reset prematurely.
 type lives struct{ ended, premature int }
 
-// reset notes that a stream that has ended was reset prematurely, by the client or because of it, and reports whether too
-// many were.
-func (l *lives) reset() (flood bool) {
-	l.premature++
-	return l.ended >= fewResets && 2*l.premature > l.ended
-}
+// flood reports whether too many of at least few streams were reset prematurely.
+func (l *lives) flood(few int) bool { return l.ended >= few && 2*l.premature > l.ended }
 
 // end notes a stream that has ended. What was long ago counts less and less.
 func (l *lives) end() {
 	if l.ended++; l.ended >= 4*fewResets {
-		l.ended, l.premature = l.ended/2, l.premature/2
+		l.halve()
 	}
+}
+
+func (l *lives) halve() { l.ended, l.premature = l.ended/2, l.premature/2 }
+
+// neighbors are the lives of the streams of addresses. It is safe for concurrent use.
+type neighbors struct {
+	mu   sync.Mutex
+	of   map[string]*addressLives // guarded by mu
+	most int                      // of addresses; the streams of others are not counted while there are so many
+}
+
+type addressLives struct {
+	lives
+	at time.Time // half was forgotten
+}
+
+func newNeighbors() *neighbors { return &neighbors{of: map[string]*addressLives{}, most: mostSavers} }
+
+// end notes a stream of an address that has ended.
+func (n *neighbors) end(host string, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	one := n.of[host]
+	if one == nil {
+		if len(n.of) >= n.most {
+			maps.DeleteFunc(n.of, func(_ string, other *addressLives) bool { return other.forget(now).ended == 0 })
+		}
+		if len(n.of) >= n.most {
+			return
+		}
+		one = &addressLives{at: now}
+		n.of[host] = one
+	}
+	one.forget(now).end()
+}
+
+// reset notes that a stream of an address that has ended was reset prematurely, and reports whether too many were.
+func (n *neighbors) reset(host string, now time.Time) (flood bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	one := n.of[host]
+	if one == nil {
+		return false
+	}
+	one.forget(now).premature++
+	return one.flood(fewResets)
+}
+
+// forget halves the counts as often as it was due.
+func (a *addressLives) forget(now time.Time) *addressLives {
+	for ; now.Sub(a.at) >= livesForget; a.at = a.at.Add(livesForget) {
+		if a.ended == 0 {
+			a.premature, a.at = 0, now
+			break
+		}
+		a.halve()
+	}
+	return a
+}
+
+// endLife notes a stream that has ended. mu is held.
+func (c *connection) endLife() {
+	c.lives.end()
+	c.server.neighbors.end(c.host, time.Now())
+}
+
+// resetLife notes that a stream that has ended was reset prematurely, by the client or because of it, and reports whether too many
+// were. mu is held.
+func (c *connection) resetLife() (flood bool) {
+	c.lives.premature++
+	few := fewResets
+	if c.server.neighbors.reset(c.host, time.Now()) {
+		few = fewOwnResets
+	}
+	return c.lives.flood(few)
 }
 
 // costOf is what a frame costs that brings nothing, besides what it has the server do. For one that brings something it is

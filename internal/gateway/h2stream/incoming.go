@@ -138,7 +138,7 @@ func (c *connection) takeReset(f *http2.RSTStreamFrame) error {
 	}
 	premature := !s.headed && time.Since(s.opened) < prematureLife
 	s.over(c)
-	if premature && c.lives.reset() {
+	if premature && c.resetLife() {
 		return errFlood
 	}
 	return nil

@@ -100,3 +100,105 @@ func TestSavingsGrowAndAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// resetting opens streams and resets each at once, until the connection ends, at most so many. It returns how many were opened.
+func (c *client) resetting(most int) int {
+	c.t.Helper()
+	over := make(chan struct{})
+	go func() { defer close(over); cutOff(c.t, c) }()
+	n := 0
+	for ; n < most; n++ {
+		if c.openAnd(n, func(id uint32) error { return c.WriteRSTStream(id, http2.ErrCodeCancel) }) != nil {
+			break
+		}
+		if n%16 == 15 { // what was sent after the end is not counted
+			select {
+			case <-over:
+				return n
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}
+	if n == most {
+		_ = c.socket.Close()
+	}
+	<-over
+	return n
+}
+
+// TestRapidResetsCountByAddress: a client that connects again, before a connection has too many, gets few more. Other addresses have
+// their own count.
+func TestRapidResetsCountByAddress(t *testing.T) {
+	const again, slack = 20, 64 // what is on its way when a connection ends
+	h := newHouse(t, Options{}, func(_ *Call, s *Stream) *handler { return echo(s) })
+	all := 0
+	for range again {
+		all += h.from("127.0.0.1").resetting(fewResets - 20)
+	}
+	if most := 2*fewResets + again*(fewOwnResets+slack); all > most || all < fewResets {
+		t.Errorf("%d streams on %d connections, want at most %d", all, again, most)
+	}
+	if n := h.from("127.0.0.2").resetting(fewResets - 20); n != fewResets-20 {
+		t.Errorf("another address is cut off after %d", n)
+	}
+}
+
+// TestAGatewayBesideAFloodStays: of its streams many are reset, because clients leave, and more are served. It has the address of a
+// client that has sent a flood.
+func TestAGatewayBesideAFloodStays(t *testing.T) {
+	h := newHouse(t, Options{}, func(_ *Call, s *Stream) *handler { return echo(s) })
+	gateway := h.from("127.0.0.1")
+	for i := range uint32(2 * fewResets) {
+		if i == 100 {
+			for range 3 {
+				h.from("127.0.0.1").resetting(fewResets - 20)
+			}
+		}
+		id := 1 + 2*i
+		gateway.open(id, false)
+		if i%5 == 1 || i%5 == 3 {
+			gateway.must(gateway.WriteRSTStream(id, http2.ErrCodeCancel))
+			continue
+		}
+		gateway.must(gateway.WriteData(id, true, framed("x")))
+		if status := gateway.status(id); status != "0" {
+			t.Fatalf("stream %d ends with %s", id, status)
+		}
+	}
+}
+
+// TestLivesOfAddressesAreForgottenAndBounded: with time, and in number.
+func TestLivesOfAddressesAreForgottenAndBounded(t *testing.T) {
+	n, now := newNeighbors(), time.Unix(1000, 0)
+	n.most = 2
+	resets := func(host string, times int) (flood bool) {
+		for range times {
+			n.end(host, now)
+			flood = n.reset(host, now)
+		}
+		return flood
+	}
+	for i, step := range []struct {
+		host  string
+		after time.Duration
+		times int
+		flood bool
+	}{
+		{"a", 0, fewResets - 1, false},
+		{"a", 0, 1, true},
+		{"b", 0, fewResets, true},
+		{"c", 0, 2 * fewResets, false}, // there is no room for it
+		{"a", livesForget, 1, false},
+		{"a", 0, fewResets / 2, true},
+		{"c", 20 * livesForget, fewResets, true},
+		{"a", 1000 * time.Hour, 1, false},
+	} {
+		now = now.Add(step.after)
+		if got := resets(step.host, step.times); got != step.flood {
+			t.Errorf("step %d: flood %v", i, got)
+		}
+		if len(n.of) > n.most {
+			t.Errorf("%d addresses", len(n.of))
+		}
+	}
+}

@@ -97,8 +97,9 @@ const (
 
 // Server serves connections. Make it with New.
 type Server struct {
-	options Options
-	savings *savings
+	options   Options
+	savings   *savings
+	neighbors *neighbors
 
 	work    chan func() // to workers that wait
 	idle    atomic.Int32
@@ -126,7 +127,10 @@ func New(o Options) *Server {
 	o.MaxPending = cmp.Or(o.MaxPending, 8<<20)
 	o.Keepalive = cmp.Or(o.Keepalive, 30*time.Second)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 10*time.Second)
-	return &Server{options: o, savings: newSavings(), work: make(chan func()), quit: make(chan struct{}), connections: map[*connection]bool{}}
+	return &Server{
+		options: o, savings: newSavings(), neighbors: newNeighbors(), work: make(chan func()), quit: make(chan struct{}),
+		connections: map[*connection]bool{},
+	}
 }
 
 // Serve takes connections until ctx ends, and closes the listener. Then clients get a GOAWAY; open streams can

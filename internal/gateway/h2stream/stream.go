@@ -340,7 +340,7 @@ func (s *Stream) over(c *connection) {
 	}
 	s.isOver = true
 	delete(c.streams, s.id)
-	c.lives.end()
+	c.endLife()
 	for len(s.queue) > 0 {
 		s.pop()
 	}

@@ -51,8 +51,9 @@ type Options struct {
 	Now func() time.Time
 	// DialTimeout bounds connecting to an engine; 2 s.
 	DialTimeout time.Duration
-	// IdlePerEndpoint is the most idle connections kept to an engine's address; 256.
-	IdlePerEndpoint int
+	// IdlePerEndpoint is the most idle connections kept to an engine's address; 256. MaxIdle is that to all engines of one wire, and
+	// as many for requests with large bodies; 0 for no limit.
+	IdlePerEndpoint, MaxIdle int
 	// DefaultMaxBody is the largest request body in bytes while there is no pool; 64 MiB.
 	DefaultMaxBody int64
 	// Budget of the requests under way, their bodies, and the answers that are held; one of 1 GiB. Requests that find no room

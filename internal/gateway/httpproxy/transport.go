@@ -14,6 +14,7 @@ func newTransports(o *Options) *transport.Transports {
 	dialer := &net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}
 	return transport.NewTransports(dialer.DialContext, func() *http.Transport {
 		return &http.Transport{
+			MaxIdleConns:           o.MaxIdle,
 			MaxIdleConnsPerHost:    o.IdlePerEndpoint,
 			DisableCompression:     true, // so that answers pass as they are
 			MaxResponseHeaderBytes: 256 << 10,
