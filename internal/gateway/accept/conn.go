@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,15 @@ var errNoRoom = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("no room fo
 
 // errManyFields ends a connection whose headers have too many fields.
 var errManyFields = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("too many fields in the headers of requests")}
+
+// errUnread ends a connection of HTTP/2 whose client makes the server answer, and does not read.
+var errUnread = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("too many frames while nothing is read")}
+
+// net/http keeps up to 10,000 answers (to pings, and to data of streams that are over) for a client of HTTP/2 that does not read, of about
+// 60 bytes each. So frames that are read while a write waits are counted, and maxUnread of them end the connection. Clients that read hardly
+// ever let a write wait. What is written takes frames off the count: writtenPerFrame bytes are the longest such answer, and net/http writes
+// them before all else. Time does too, whenever no write waits, because a write can coincide with frames that need no answer.
+const maxUnread, writtenPerFrame, unreadPerSecond = 2000, 17, 500
 
 // preface is how connections of HTTP/2 begin.
 const (
@@ -43,12 +53,16 @@ type Conn struct {
 	account *budget.Account // nil without a budget
 	headers bool
 	closed  chan struct{}
+	writing atomic.Bool  // a write waits
+	written atomic.Int64 // bytes, since the reading goroutine last looked
 
 	// What follows is of the goroutine that reads. matched is how much of the preface was read, -1 in HTTP/1.
 	matched int
 	counter counter
 	pacer   *pacer // of its address
 	all     *pacer
+	unread  int       // frames that were read while a write waited, as far as they count
+	looked  time.Time // when time was last taken off unread
 
 	mu      sync.Mutex
 	reading bool  // a header is being read, in HTTP/1
@@ -67,9 +81,42 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if !room {
 		return 0, errNoRoom
 	}
+	before := c.counter.frames
 	if !c.pay(beyond + c.counter.count(c.frames(p[:n]))) {
 		return 0, errManyFields
 	}
+	if frames := c.counter.frames - before; frames > 0 && c.owes(frames) {
+		return 0, errUnread
+	}
+	return n, err
+}
+
+// owes counts frames of HTTP/2 that were read, and reports whether too many answers to them can wait.
+func (c *Conn) owes(frames int) bool {
+	written := int(c.written.Swap(0) / writtenPerFrame)
+	waits := c.writing.Load()
+	if c.unread == 0 && !waits {
+		return false
+	}
+	now := time.Now()
+	if !waits {
+		written += int(now.Sub(c.looked).Seconds() * unreadPerSecond)
+		frames = 0
+	}
+	c.looked = now
+	c.unread = max(0, c.unread-written) + frames
+	return c.unread > maxUnread
+}
+
+// Write sends what the server says.
+func (c *Conn) Write(p []byte) (int, error) {
+	if !c.headers {
+		return c.Conn.Write(p)
+	}
+	c.writing.Store(true)
+	n, err := c.Conn.Write(p)
+	c.writing.Store(false)
+	c.written.Add(int64(n))
 	return n, err
 }
 

@@ -115,6 +115,7 @@ type counter struct {
 
 	block  block
 	fields int // of the header so far
+	frames int // begun
 }
 
 // count reads what was sent next, and returns the number of fields that are not free.
@@ -143,6 +144,7 @@ func (c *counter) count(p []byte) (beyond int) {
 // begin begins a frame.
 func (c *counter) begin() {
 	h := &c.header
+	c.frames++
 	c.payload, c.pos, c.lead, c.padding = int(h[0])<<16|int(h[1])<<8|int(h[2]), 0, 0, 0
 	if h[3] != frameHeaders {
 		return

@@ -238,6 +238,9 @@ func (x *exchange) parse() *picker.Request {
 		return &picker.Request{Unparsed: true, Body: x.body.Bytes, Uncached: len(x.body.Bytes) == 0,
 			Saltable: strings.HasSuffix(x.head.whole(), openai.Generate)}
 	}
+	if !x.body.TakeIDs(x.out.Hold, route) {
+		return nil
+	}
 	if name := picker.HeaderOf(x.head.get, picker.RewriteHeader); name != "" {
 		var r openai.Request
 		if openai.Parse(route, x.body.Bytes, &r) == nil && r.Model != name {

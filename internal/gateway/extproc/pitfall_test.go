@@ -15,6 +15,8 @@ import (
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"google.golang.org/grpc"
+
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
@@ -167,17 +169,17 @@ func TestPitfall6_LargeMessages(t *testing.T) {
 
 // What is held of bodies has a bound over all requests.
 func TestPitfall6_BodiesHeldAreBounded(t *testing.T) {
-	room := budget.New(256<<10, time.Now)
+	room := budget.New(576<<10, time.Now) // also of two connections
 	h := newHouse(t, Options{Budget: room}, ServeOptions{}, spec("127.0.0.1:1"))
 	one, two := h.script(), h.script()
 	one.send(requestHead(false, post...), requestPiece(strings.Repeat(" ", 60<<10), false))
-	eventually(t, "the first is held", func() bool { return room.Stats().Held > 60<<10 })
-	before := room.Stats().Held
+	eventually(t, "the first is held", func() bool { return room.Held(budget.Streams) > 60<<10 })
+	before := room.Held(budget.Streams)
 	two.send(requestHead(false, post...), requestPiece(strings.Repeat(" ", 60<<10), false), requestPiece(strings.Repeat(" ", 60<<10), false))
 	if r := two.receive().GetImmediateResponse(); r.GetStatus().GetCode() != 503 {
 		t.Errorf("%v", r)
 	}
-	eventually(t, "only the first is held", func() bool { return room.Stats().Held < before+20<<10 })
+	eventually(t, "only the first is held", func() bool { return room.Held(budget.Streams) < before+20<<10 })
 	one.cancel()
 	two.cancel()
 	h.idle()
@@ -188,8 +190,12 @@ func TestHeadersHeldAreBounded(t *testing.T) {
 	room := budget.New(1<<20, time.Now)
 	h := newHouse(t, Options{Budget: room}, ServeOptions{}, spec("127.0.0.1:1"))
 	large := append([]string{"x-large", strings.Repeat("x", 30<<10)}, post...)
+	c, err := grpc.NewClient("passthrough:///"+h.address, plain)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 40 {
-		h.script().send(requestHead(false, large...))
+		h.scriptOn(c).send(requestHead(false, large...))
 	}
 	eventually(t, "some are refused", func() bool { return room.Stats().Refused[budget.Streams] > 0 })
 	if s := room.Stats(); s.Held > 1<<20*2/3 || s.Held < 1<<18 {

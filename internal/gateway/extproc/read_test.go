@@ -119,3 +119,18 @@ func TestManyHeadersPass(t *testing.T) {
 		t.Errorf("destination %q", d)
 	}
 }
+
+// TestIDsOfPromptsDrawOnTheBudget: a prompt of ids takes more than its bytes.
+func TestIDsOfPromptsDrawOnTheBudget(t *testing.T) {
+	for prompt, refused := range map[string]bool{
+		`"` + strings.Repeat("0 ", 256<<10) + `"`:  false,
+		`[0` + strings.Repeat(",0", 256<<10) + `]`: true,
+	} {
+		h := newHouse(t, Options{Budget: budget.New(3<<20, time.Now)}, ServeOptions{}, spec("127.0.0.1:1"))
+		s := h.script()
+		s.send(requestHead(false, post...), requestPiece(`{"model":"m","prompt":`+prompt+`}`, true))
+		if got := s.receive().GetImmediateResponse().GetStatus().GetCode() == 503; got != refused {
+			t.Errorf("%d bytes that begin with %.9s: refused %v, want %v", len(prompt), prompt, got, refused)
+		}
+	}
+}

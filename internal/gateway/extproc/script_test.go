@@ -29,6 +29,12 @@ func (h *house) script(options ...grpc.DialOption) *script {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	return h.scriptOn(c)
+}
+
+// scriptOn is a script on a connection, which it closes in the end.
+func (h *house) scriptOn(c *grpc.ClientConn) *script {
+	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	stream, err := pb.NewExternalProcessorClient(c).Process(ctx)
 	if err != nil {

@@ -75,6 +75,7 @@ func TestIncompleteMessagesAreBoundedTogether(t *testing.T) {
 		t.Errorf("status %s", got)
 	}
 	_ = c.socket.Close()
+	_ = other.socket.Close()
 	eventually(t, "all is given back", func() bool { return room.Stats().Held == 0 })
 }
 

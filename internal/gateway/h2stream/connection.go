@@ -24,7 +24,11 @@ const (
 	maxPlain = 64 << 10
 	// maxOwed is the most bytes of frames that answer to a client's (settings, pings, resets) while it does not read. A
 	// client that exceeds it is disconnected.
-	maxOwed = 1 << 20
+	maxOwed = 32 << 10
+	// connectionCost is about what a connection takes besides its streams, in bytes: what is read ahead, a frame, header tables, and two
+	// goroutines. unreadCost is what it takes more while its client does not read.
+	connectionCost = readAhead + maxFrame + 16<<10
+	unreadCost     = maxPlain + maxFrame + 2*maxOwed
 	// maxHeaders is the most bytes of a stream's header, as HTTP/2 counts.
 	maxHeaders = 64 << 10
 	// firstWindow is what HTTP/2 allows to send ahead before anything is said.
@@ -49,6 +53,8 @@ type connection struct {
 	lived  atomic.Bool // something was read since the keeper last looked
 	keeper *time.Timer
 	elder  *time.Timer
+	// account is what the connection takes besides its streams.
+	account *budget.Account
 
 	// Of the reading goroutine.
 	unsaid int // received bytes that were not yet returned to the client's window
@@ -96,6 +102,7 @@ func newConnection(s *Server, socket net.Conn) *connection {
 	host := budget.Host(socket.RemoteAddr().String())
 	return &connection{
 		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: host,
+		account:    s.options.Budget.Open(budget.Connections, host, socket.RemoteAddr().String(), nil),
 		streams:    map[uint32]*Stream{},
 		credit:     credit{left: firstCredit, at: time.Now(), savings: s.savings, host: host},
 		sendWindow: firstWindow, peerWindow: firstWindow, peerFrame: maxFrame,
@@ -105,6 +112,9 @@ func newConnection(s *Server, socket net.Conn) *connection {
 // serve reads until the connection ends, which it then is for all its streams.
 func (c *connection) serve() {
 	defer c.end()
+	if !c.account.Take(connectionCost) {
+		return
+	}
 	_ = c.wire.socket.SetDeadline(time.Now().Add(handshakeTimeout))
 	var source io.Reader = c.wire
 	c.sink = c.wire
@@ -224,6 +234,7 @@ func (c *connection) end() {
 		s.over(c)
 	}
 	c.unlock()
+	c.account.Close()
 }
 
 // close ends the connection, and makes its goroutines notice.
@@ -353,6 +364,10 @@ func (c *connection) flush() {
 			return
 		}
 		if !all {
+			if !c.account.Take(unreadCost) {
+				_ = c.wire.socket.Close() // the reader notices
+				return
+			}
 			c.writing = true
 			c.server.serving.Go(c.write)
 		}
@@ -384,6 +399,7 @@ func (c *connection) write() {
 		c.fill()
 		if len(c.plain) == 0 {
 			c.writing = false
+			c.account.Put(unreadCost)
 			c.mayClose()
 			c.unlock()
 			return

@@ -225,13 +225,21 @@ func (c *connection) takePing(f *http2.PingFrame) error {
 
 // owes fails when too much waits for a client that asks and does not read.
 func (c *connection) owes() error {
+	if !c.owesMuch() {
+		return nil
+	}
+	c.flush() // it was not tried while there was more to read
+	if c.owesMuch() {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	return nil
+}
+
+func (c *connection) owesMuch() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.done {
 		c.plain = nil
 	}
-	if len(c.plain) > maxOwed {
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
-	}
-	return nil
+	return len(c.plain) > maxOwed
 }

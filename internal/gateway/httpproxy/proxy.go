@@ -340,6 +340,10 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	}
 	e := &exchange{proxy: p, client: out, request: r, route: route, body: body, start: start}
 	defer e.dropBody()
+	if parsed && !body.TakeIDs(body.account.Take, route) {
+		p.refuse(out, request.Memory)
+		return
+	}
 
 	e.pick = picker.Request{
 		ID: out.id, Route: route, Body: body.Bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],

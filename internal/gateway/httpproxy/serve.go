@@ -39,7 +39,8 @@ type ServeOptions struct {
 	// MaxRequests is the most requests at once on all connections; one address can have as many as are free. Others are
 	// answered with 503. 0 for no limit.
 	MaxRequests int
-	// Stall is how long a client can take nothing of an answer until its connection is closed; 0 for no limit.
+	// Stall is how long a client can take nothing of an answer until its connection is closed; 0 for no limit. A connection of HTTP/2
+	// is also closed if nothing at all can be written for that time.
 	Stall time.Duration
 	// Log gets what goes wrong on connections, at V(1): it is mostly the clients' doing.
 	Log logr.Logger
@@ -69,7 +70,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		IdleTimeout:       o.IdleTimeout,
 		MaxHeaderBytes:    o.MaxHeaderBytes,
 		Protocols:         protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: o.MaxStreams},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: o.MaxStreams, WriteByteTimeout: o.Stall},
 		// handlers.serve answers them: what the connection has counted of their headers must be given back.
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(logWriter{o.Log.V(1)}, "", 0),

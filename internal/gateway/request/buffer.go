@@ -1,6 +1,7 @@
 package request
 
 import (
+	"bytes"
 	"sync"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -17,7 +18,32 @@ type Buffer struct {
 
 	pooled  *[]byte // where Bytes is kept for the next request; nil until there is a buffer
 	counted int64
+	ids     int64 // bytes counted for the ids of prompts
 }
+
+const (
+	// freeIDs is the size of a body up to which the ids of its prompts are not counted: what a request takes in any case is more.
+	freeIDs = 4 << 10
+	// idCost is what an id takes in a list that grows by a quarter.
+	idCost = 5
+)
+
+// TakeIDs counts what the ids of prompts take while the body is in use, before it is parsed: each is 2 bytes of the body, and more in
+// memory. It fails when there is no room for them.
+func (b *Buffer) TakeIDs(take func(more int64) bool, route openai.Route) bool {
+	if len(b.Bytes) <= freeIDs || route != openai.Completions && route != openai.Embeddings {
+		return true
+	}
+	if more := idCost*int64(bytes.Count(b.Bytes, comma)) - b.ids; more > 0 {
+		if !take(more) {
+			return false
+		}
+		b.ids += more
+	}
+	return true
+}
+
+var comma = []byte{','}
 
 // Grow makes room for size bytes in all. take counts more bytes, and reports whether there is room for them; without room Grow fails.
 func (b *Buffer) Grow(take func(more int64) bool, size int) bool {
@@ -79,7 +105,7 @@ func (b *Buffer) Free() (counted int64) {
 		*b.pooled = b.Bytes[:0]
 		buffers.Put(b.pooled)
 	}
-	counted = b.counted
+	counted = b.counted + b.ids
 	*b = Buffer{}
 	return counted
 }

@@ -2,8 +2,68 @@ package request
 
 import (
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
 )
+
+// TestIDsOfPromptsAreCounted: at least as many bytes as they take once the body is parsed.
+func TestIDsOfPromptsAreCounted(t *testing.T) {
+	ids := strings.Repeat("0,", 1<<19) + "0"
+	for name, tc := range map[string]struct {
+		route openai.Route
+		body  string
+	}{
+		"a prompt":         {openai.Completions, `{"model":"m","prompt":[` + ids + `]}`},
+		"many prompts":     {openai.Completions, `{"model":"m","prompt":[` + strings.Repeat("["+ids[:2001]+"],", 500) + `[0]]}`},
+		"an input":         {openai.Embeddings, `{"model":"m","input":[` + ids + `]}`},
+		"a long list last": {openai.Embeddings, `{"model":"m","input":[[0],[` + ids + `]]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			held := int64(0)
+			take := func(more int64) bool { held += more; return held < 1<<30 }
+			var b Buffer
+			if !b.Grow(take, len(tc.body)) {
+				t.Fatal("there is no room")
+			}
+			b.Bytes = append(b.Bytes, tc.body...)
+			body := held
+			if !b.TakeIDs(take, tc.route) || !b.TakeIDs(take, tc.route) {
+				t.Fatal("there is no room")
+			}
+			counted := held - body
+			before := heap()
+			var r openai.Request
+			if err := openai.Parse(tc.route, b.Bytes, &r); err != nil {
+				t.Fatal(err)
+			}
+			if took := heap() - before; took > counted+64<<10 {
+				t.Errorf("the ids take %d bytes, and %d are counted", took, counted)
+			}
+			runtime.KeepAlive(&r)
+			if b.TakeIDs(func(int64) bool { return false }, tc.route) != true {
+				t.Error("they are counted twice")
+			}
+			if got := b.Free(); got != held {
+				t.Errorf("%d bytes are given back, want %d", got, held)
+			}
+		})
+	}
+	b := Buffer{Bytes: []byte(`{"model":"m","prompt":[` + ids + `]}`)}
+	if b.TakeIDs(func(int64) bool { return false }, openai.Completions) {
+		t.Error("there is room where there is none")
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
 
 // TestABufferIsCountedBeforeItGrows: what a buffer takes is never more than what was counted for it, and Free returns all of it once.
 func TestABufferIsCountedBeforeItGrows(t *testing.T) {
