@@ -100,7 +100,7 @@ func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
 		parameters bool
 	}{
 		"requests wait":         {true, 0, map[string]int64{"completed": 1}, true},
-		"it waits for too long": {true, blocksLast, map[string]int64{"no_decode": 1}, false},
+		"it waits for too long": {true, picker.BlocksLast, map[string]int64{"no_decode": 1}, false},
 		"requests do not wait":  {false, 0, map[string]int64{"no_decode": 1}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
