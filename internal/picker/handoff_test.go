@@ -379,3 +379,34 @@ func TestAnEndpointIsInFlightWhileItsBlocksAreLoaded(t *testing.T) {
 		})
 	}
 }
+
+// A client that leaves during the prefill pays for no answer: the engine generates one token at most, which is not counted.
+func TestAClientThatLeavesAPrefillIsChargedForThePromptOnly(t *testing.T) {
+	c := newClock()
+	spec := rolesSpec(t, above, endpoint.Prefill, endpoint.Decode)
+	spec.Policy.Admission.Tenants = tenants(t, true)
+	p := newPicker(t, c, spec)
+	d, err := p.Pick(context.Background(), &Request{
+		Route: openai.Completions, Body: completion("m", 0, 500, true), Splits: true,
+		Header: func(string) string { return "Bearer key-of-acme" },
+	})
+	if err != nil || d.Leg() != PrefillLeg {
+		t.Fatalf("%v, leg %v", err, d.Leg())
+	}
+	c.advance(10 * time.Second)
+	d.End(ClientGone)
+	if n := p.Stats()[0].Tenants["acme"].Tokens; n != 500 {
+		t.Errorf("charged for %d tokens", n)
+	}
+}
+
+func TestEndpointsWithoutARoleRenderNothing(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Neither, endpoint.Decode))
+	v := p.named("default/m")
+	for range 5 {
+		if i := v.nextRenderer(c.Now()); i != 1 {
+			t.Errorf("endpoint %d is asked", i)
+		}
+	}
+}

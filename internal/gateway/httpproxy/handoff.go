@@ -55,8 +55,11 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 // resends reports whether the present leg can be sent to another target after a failure. Parameters with which one endpoint
 // could not load the blocks are of no use to another one.
 func (e *exchange) resends(r result) bool {
-	if e.decision.Leg() == picker.DecodeLeg && r.answered() {
-		return false
+	switch e.decision.Leg() {
+	case picker.DecodeLeg:
+		return !r.answered() && e.again(r)
+	case picker.PrefillLeg: // a second time-out would double the client's wait
+		return r != failedFirstByte && e.again(r)
 	}
 	return e.again(r)
 }
@@ -67,7 +70,9 @@ func (e *exchange) mayTry(i int) bool {
 }
 
 // blocksLast reports whether the engine that has prefilled can be counted on to hold the blocks.
-func (e *exchange) blocksLast() bool { return e.proxy.options.Now().Sub(e.handed.at) < picker.BlocksLast }
+func (e *exchange) blocksLast() bool {
+	return e.proxy.options.Now().Sub(e.handed.at) < picker.BlocksLast
+}
 
 // prefill sends the first leg to the present target, and prepares the second.
 func (e *exchange) prefill(ctx context.Context) result {

@@ -145,3 +145,21 @@ func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
 		})
 	}
 }
+
+// A prefill that does not end in time is not begun again elsewhere.
+func TestAPrefillThatHangsGoesAlone(t *testing.T) {
+	h, p, d := withRolesOf(t, Options{}, func(s *picker.Spec) { s.Policy.FirstByte = 500 * time.Millisecond })
+	for i := range p {
+		p[i].does(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	}
+	answer := h.post("/v1/completions", prompted(""))
+	if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || !strings.Contains(string(body), "of d") {
+		t.Errorf("status %d: %.200s", answer.StatusCode, body)
+	}
+	if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(map[string]int64{"prefill_failed": 1}) {
+		t.Errorf("hand-offs %v", got)
+	}
+	if n, m := len(p[0].requests())+len(p[1].requests()), len(d[0].requests())+len(d[1].requests()); n != 1 || m != 1 {
+		t.Errorf("%d prefills, %d requests alone", n, m)
+	}
+}
