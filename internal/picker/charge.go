@@ -75,7 +75,7 @@ func (d *Decision) Generated(tokens int) {
 // chargeAtEnd charges for what is known of an answer that did not count its tokens: what was received of it, or the engine's work
 // on it if the answer is not visible or the client did not wait for it. d.mu is held.
 func (d *Decision) chargeAtEnd(outcome Outcome) {
-	if d.caller.pass == nil || d.reported.Generated >= 0 || d.unparsed && !d.generates {
+	if d.caller.pass == nil || d.reported.Generated >= 0 || d.handoff.leg == PrefillLeg || d.unparsed && !d.generates {
 		return
 	}
 	bytes, seen := d.answered.Load(), int(d.seen.Load())

@@ -23,7 +23,7 @@ func (d *Decision) Unasked() {
 type failure uint8
 
 const (
-	unanswered failure = iota // or the answer has broken off
+	unanswered failure = iota // or the connection has closed before the end of the answer
 	errored                   // the endpoint has answered with an error
 	gaveUp                    // the endpoint has answered that it has given the request up
 )

@@ -333,3 +333,80 @@ func TestARefusedDecodeLegIsPickedForAgain(t *testing.T) {
 		})
 	}
 }
+
+// An endpoint whose blocks are to be loaded counts as in flight for those that wait to shut it down, and has no work by it.
+func TestAnEndpointIsInFlightWhileItsBlocksAreLoaded(t *testing.T) {
+	body := completion("m", 0, 500, true)
+	for name, end := range map[string]func(p *Picker, c *clock, d *Decision){
+		"the first token":   func(_ *Picker, _ *clock, d *Decision) { d.FirstToken() },
+		"the client leaves": func(_ *Picker, _ *clock, d *Decision) { d.End(ClientGone) },
+		"the blocks expire": func(_ *Picker, c *clock, _ *Decision) { c.advance(BlocksLast) },
+		"it fails": func(p *Picker, _ *clock, d *Decision) {
+			d.failed(errored)
+			alone(t, p, body, d).End(Completed)
+		},
+		"there is no room": func(p *Picker, c *clock, d *Decision) {
+			d.Full(openai.RequestLimit)
+			d = next(t, p, body, d)
+			if n := p.InFlight(endpoint.ID{Pod: "pod-0"}); n != 1 {
+				t.Errorf("%d in flight after full queues", n)
+			}
+			d.End(Failed)
+		},
+		"no endpoint is left": func(p *Picker, _ *clock, d *Decision) {
+			if err := p.Apply([]Spec{rolesSpec(t, above, endpoint.Prefill)}); err != nil {
+				t.Fatal(err)
+			}
+			if d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d, HandedOver: true}); err == nil {
+				t.Errorf("it goes to %s", d.Targets[0].Endpoint.Pod)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			spec := rolesSpec(t, above, endpoint.Prefill, endpoint.Decode)
+			p := newPicker(t, c, spec)
+			d := next(t, p, body, splits(t, p, body))
+			id := spec.Endpoints[0].ID
+			if n := p.InFlight(id); n != 1 || inFlight(p, c)[0] != 0 {
+				t.Errorf("%d in flight, %v by load, while the blocks are loaded", n, inFlight(p, c))
+			}
+			end(p, c, d)
+			if n := p.InFlight(id); n != 0 {
+				t.Errorf("%d in flight at the end", n)
+			}
+			d.End(Completed)
+		})
+	}
+}
+
+// A client that leaves during the prefill pays for no answer: the engine generates one token at most, which is not counted.
+func TestAClientThatLeavesAPrefillIsChargedForThePromptOnly(t *testing.T) {
+	c := newClock()
+	spec := rolesSpec(t, above, endpoint.Prefill, endpoint.Decode)
+	spec.Policy.Admission.Tenants = tenants(t, true)
+	p := newPicker(t, c, spec)
+	d, err := p.Pick(context.Background(), &Request{
+		Route: openai.Completions, Body: completion("m", 0, 500, true), Splits: true,
+		Header: func(string) string { return "Bearer key-of-acme" },
+	})
+	if err != nil || d.Leg() != PrefillLeg {
+		t.Fatalf("%v, leg %v", err, d.Leg())
+	}
+	c.advance(10 * time.Second)
+	d.End(ClientGone)
+	if n := p.Stats()[0].Tenants["acme"].Tokens; n != 500 {
+		t.Errorf("charged for %d tokens", n)
+	}
+}
+
+func TestEndpointsWithoutARoleRenderNothing(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Neither, endpoint.Decode))
+	v := p.named("default/m")
+	for range 5 {
+		if i := v.nextRenderer(c.Now()); i != 1 {
+			t.Errorf("endpoint %d is asked", i)
+		}
+	}
+}

@@ -103,6 +103,8 @@ type handoff struct {
 	// planned is the endpoint that the plan was made for; from is the one that has prefilled for a DecodeLeg.
 	planned *member
 	from    *Target
+	// lease is that of the blocks, from the end of the PrefillLeg on.
+	lease *lease
 	// accused is what a request has to do alone after an endpoint has answered that it cannot load its blocks: if it is served
 	// now, it was not the fault of the request.
 	accused *pair
@@ -185,6 +187,7 @@ func (d *Decision) passOn(handedOver bool) caller {
 		return d.caller
 	}
 	d.succeed()
+	d.handoff.lease = d.Targets[d.target].member.leases.add(now)
 	d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
 	d.complete(now)
 	d.checkBlocks(now)
@@ -214,6 +217,7 @@ func (d *Decision) endComing() {
 // endLeg counts how a hand-off has ended with its decision. d.mu is held.
 func (d *Decision) endLeg(outcome Outcome) {
 	d.endComing()
+	d.handoff.lease.release()
 	switch {
 	case d.handoff.leg == Whole, d.handoff.loaded:
 	case outcome == ClientGone:
@@ -233,6 +237,7 @@ func (d *Decision) handedOver() {
 	if d.loading() {
 		h := &d.handoff
 		h.loaded, h.prompt = true, nil
+		h.lease.release()
 		d.Handoff(HandoffCompleted)
 		to := d.Targets[d.target].member
 		h.from.member.gives.succeed(to.hash)
@@ -337,6 +342,7 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 	case DecodeLeg:
 		first := d.view.members[s.index[s.order[0]]]
 		d.handoff.prompt, d.handoff.planned, d.handoff.from = state.handoff.prompt, state.handoff.planned, state.handoff.from
+		d.handoff.lease = state.handoff.lease
 		d.handoff.tokens = s.lacking[s.order[0]]
 		d.handoff.wait = first.load.Predict(d.now(), load.Work{})
 		d.counted = false // its usage counts what it has loaded as found
@@ -377,6 +383,7 @@ func (d *Decision) handOver() caller {
 	d.ended = true
 	now := d.now()
 	d.leaveTarget(now)
+	d.handoff.lease.release()
 	if d.loading() {
 		if d.handoff.full {
 			d.Handoff(HandoffNoDecode)

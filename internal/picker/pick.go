@@ -74,6 +74,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 		if d == nil {
 			caller.pass.Release()
 			if in.Again != nil {
+				in.Again.handoff.lease.release()
 				v.stats.outcomes[endOf(ctx)].Add(1)
 			}
 		}

@@ -172,6 +172,7 @@ func (v *view) receive(s *scratch, state *pickState, question *policy.Request, n
 // takeWhole makes a DecodeLeg a request as a whole, because the blocks cannot be loaded any more.
 func (v *view) takeWhole(state *pickState) {
 	v.handoffs.outcomes[HandoffNoDecode].Add(1)
+	state.handoff.lease.release()
 	state.leg, state.handoff = Whole, handoff{}
 }
 

@@ -56,6 +56,7 @@ type member struct {
 	// the endpoint that prefills, and as the one that loads the blocks.
 	coming          atomic.Int64
 	gives, receives side
+	leases          leases
 }
 
 // pool is what the picker keeps of a pool across changes of its Spec.

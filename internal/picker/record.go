@@ -66,6 +66,7 @@ func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Requ
 // show fills in what a Recorder gets.
 func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Request, state *pickState, decided time.Time) {
 	at := v.place(d.Model)
+	at.prefills = state.leg == PrefillLeg
 	a.shown = api.Decision{
 		Request: state.id, Time: state.start, Explanation: *v.explanation(s, question, &state.prompt, decided, &at),
 		Cached: -1, Waited: milliseconds(state.waited),

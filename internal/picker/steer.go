@@ -8,7 +8,7 @@ import "github.com/kvasir-dev/kvasir/internal/openai"
 var (
 	priorityHeaders = [...]string{"x-vllm-priority"}
 	transferHeaders = [...]string{
-		"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port",
+		"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
 	}
 )
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/monotonic"
@@ -325,7 +326,7 @@ func (v *view) nextRenderer(now time.Time) int {
 	last := -1
 	for range n {
 		i := int(v.nextEngine.Add(1) % uint64(n)) // less than n
-		if !v.spec.Endpoints[i].Pickable() || !v.members[i].circuit.Closed(now, v.spec.Policy.CircuitFailures) {
+		if ep := &v.spec.Endpoints[i]; !ep.Pickable() || ep.Role == endpoint.Neither || !v.members[i].circuit.Closed(now, v.spec.Policy.CircuitFailures) {
 			continue
 		}
 		from := v.members[i].renderFrom.Load()

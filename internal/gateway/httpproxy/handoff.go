@@ -15,9 +15,6 @@ import (
 const (
 	// maxPrefillAnswer bounds the answer to a first leg in bytes: the ids of a million tokens' blocks are half of it.
 	maxPrefillAnswer = 1 << 20
-	// blocksLast is how long after its answer the engine that has prefilled is counted on to hold the blocks. vLLM's lease is
-	// 30 s, and begins a little earlier; engines that wait to load the blocks extend it.
-	blocksLast = 25 * time.Second
 	// decodeAttempts is how many engines are sent the same parameters.
 	decodeAttempts = 2
 )
@@ -41,7 +38,7 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 	case e.brokeOff:
 		return false
 	case leg == picker.DecodeLeg && r == failedFull && e.decision.Spec().Policy.Admission.Queue && e.blocksLast():
-		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(blocksLast)
+		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(picker.BlocksLast)
 		return true
 	case leg == picker.PrefillLeg:
 		if r != failedLeg {
@@ -58,8 +55,11 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 // resends reports whether the present leg can be sent to another target after a failure. Parameters with which one endpoint
 // could not load the blocks are of no use to another one.
 func (e *exchange) resends(r result) bool {
-	if e.decision.Leg() == picker.DecodeLeg && r.answered() {
-		return false
+	switch e.decision.Leg() {
+	case picker.DecodeLeg:
+		return !r.answered() && e.again(r)
+	case picker.PrefillLeg: // a second time-out would double the client's wait
+		return r != failedFirstByte && e.again(r)
 	}
 	return e.again(r)
 }
@@ -70,7 +70,9 @@ func (e *exchange) mayTry(i int) bool {
 }
 
 // blocksLast reports whether the engine that has prefilled can be counted on to hold the blocks.
-func (e *exchange) blocksLast() bool { return e.proxy.options.Now().Sub(e.handed.at) < blocksLast }
+func (e *exchange) blocksLast() bool {
+	return e.proxy.options.Now().Sub(e.handed.at) < picker.BlocksLast
+}
 
 // prefill sends the first leg to the present target, and prepares the second.
 func (e *exchange) prefill(ctx context.Context) result {

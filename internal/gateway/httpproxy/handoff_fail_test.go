@@ -100,7 +100,7 @@ func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
 		parameters bool
 	}{
 		"requests wait":         {true, 0, map[string]int64{"completed": 1}, true},
-		"it waits for too long": {true, blocksLast, map[string]int64{"no_decode": 1}, false},
+		"it waits for too long": {true, picker.BlocksLast, map[string]int64{"no_decode": 1}, false},
 		"requests do not wait":  {false, 0, map[string]int64{"no_decode": 1}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,6 +141,82 @@ func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
 			}
 			if (last == 0) != tc.parameters {
 				t.Errorf("%d requests without parameters", last)
+			}
+		})
+	}
+}
+
+// A prefill that does not end in time is not begun again elsewhere.
+func TestAPrefillThatHangsGoesAlone(t *testing.T) {
+	h, p, d := withRolesOf(t, Options{}, func(s *picker.Spec) { s.Policy.FirstByte = 500 * time.Millisecond })
+	for i := range p {
+		p[i].does(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	}
+	answer := h.post("/v1/completions", prompted(""))
+	if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || !strings.Contains(string(body), "of d") {
+		t.Errorf("status %d: %.200s", answer.StatusCode, body)
+	}
+	if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(map[string]int64{"prefill_failed": 1}) {
+		t.Errorf("hand-offs %v", got)
+	}
+	if n, m := len(p[0].requests())+len(p[1].requests()), len(d[0].requests())+len(d[1].requests()); n != 1 || m != 1 {
+		t.Errorf("%d prefills, %d requests alone", n, m)
+	}
+}
+
+// A stream is handed over: the first leg is not streamed, and the client sees the events of the engine that serves it.
+func TestAStreamIsHandedOver(t *testing.T) {
+	const failed = "data: {\"error\":{\"message\":\"x\",\"code\":500}}\n\n"
+	for name, tc := range map[string]struct {
+		loads, alone string // the events of requests with parameters and without
+		later        string // events of a request with parameters, once the client has the others
+		answer       string
+		want         map[string]int64
+		failures     int64 // of endpoints that decode
+	}{
+		"a stream":                        {token("a"), "", doneOnly, token("a") + doneOnly, map[string]int64{"completed": 1}, 0},
+		"an error in place of the stream": {failed + doneOnly, token("b") + doneOnly, "", token("b") + doneOnly, map[string]int64{"decode_failed": 1}, 0},
+		"an error after a token":          {token("a"), "", failed + doneOnly, token("a") + failed + doneOnly, map[string]int64{"completed": 1}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, p, d := withRoles(t)
+			came := make(chan struct{}) // the first token, to the client
+			for i := range d {
+				d[i].does(func(w http.ResponseWriter, r *http.Request) {
+					if d[i].latest()["kv_transfer_params"] == nil {
+						saying(tc.alone)(w, r)
+						return
+					}
+					saying(tc.loads)(w, r)
+					if tc.later != "" {
+						<-came
+						say(w, tc.later)
+					}
+				})
+			}
+			answer := h.post("/v1/completions", prompted(`,"stream":true`))
+			begin := make([]byte, len(token("a")))
+			if _, err := io.ReadFull(answer.Body, begin); err != nil {
+				t.Error(err)
+			}
+			close(came)
+			if got := string(begin) + read(t, answer); answer.StatusCode != 200 || got != tc.answer {
+				t.Errorf("status %d: %q, want %q", answer.StatusCode, got, tc.answer)
+			}
+			if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+				t.Errorf("hand-offs %v, want %v", got, tc.want)
+			}
+			stats := h.picker.Stats()[0].Endpoints
+			if n := stats[2].Failures + stats[3].Failures; n != tc.failures {
+				t.Errorf("%d failures of endpoints that decode, want %d", n, tc.failures)
+			}
+			if n := stats[0].Failures + stats[1].Failures; n != 0 {
+				t.Errorf("%d failures of endpoints that prefill", n)
+			}
+			for _, r := range append(p[0].requests(), p[1].requests()...) {
+				if r["stream"] != false {
+					t.Errorf("a prefill is streamed: %v", r["stream"])
+				}
 			}
 		})
 	}

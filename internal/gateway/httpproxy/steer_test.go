@@ -87,7 +87,7 @@ func TestHeadersThatSteerAreRemoved(t *testing.T) {
 	s.Policy.Admission.Tenants.Classes["all"].SetsPriority, s.Policy.Admission.Tenants.Classes["all"].SetsTransfer = true, true
 	h := newHouse(t, Options{}, s)
 	for _, name := range []string{
-		"X-Vllm-Priority", "X-Prefiller-Host-Port", "X-Prefiller-Url", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port",
+		"X-Vllm-Priority", "X-Prefiller-Host-Port", "X-Prefiller-Url", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port", "X-Kv-Cache-Source-Host-Port",
 	} {
 		for path, body := range map[string]string{"/v1/completions": `{"model":"m","prompt":"x"}`, "/v1/rerank": `{"model":"m"}`, "/v1/other": `{"model":"m"}`} {
 			for key, passes := range map[string]bool{"acme": true, "small": false} {
