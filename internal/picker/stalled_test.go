@@ -25,7 +25,7 @@ func TestAStallIsAWarning(t *testing.T) {
 		t.Fatal("the endpoint is not there")
 	}
 	m.load.Book(c.Now(), load.WorkOf(1000, 0), true).FirstToken(c.Now())
-	for i := range 300 { // reports, of which the first 20 and the last one show progress
+	for i := range 300 { // the first 20 reports and the last one show progress
 		c.advance(200 * time.Millisecond)
 		r := load.Report{Running: 1, Generated: float64(min(i, 20))}
 		if i == 299 {

@@ -27,7 +27,7 @@ func TestTheSimulatorServesWhatItsPageSays(t *testing.T) {
 	t.Cleanup(func() { _ = e.Close() })
 	var lacking []string
 	for _, path := range paths {
-		resp, err := http.Post("http://"+e.Addr()+path, "application/json", strings.NewReader("{}")) //nolint:noctx // a test's
+		resp, err := http.Post("http://"+e.Addr()+path, "application/json", strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
