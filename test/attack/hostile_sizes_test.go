@@ -69,7 +69,8 @@ func (a *army) emptyChanges(ctx context.Context, worker int) {
 		return
 	}
 	defer func() { _ = c.Close() }()
-	hello, _ := proto.Marshal(&reportpb.ReporterMessage{Kind: &reportpb.ReporterMessage_Hello{Hello: &reportpb.Hello{Protocol: 1, Pod: "uid-3"}}})
+	hello, _ := proto.Marshal(&reportpb.ReporterMessage{Kind: &reportpb.ReporterMessage_Hello{
+		Hello: &reportpb.Hello{Protocol: 1, Pod: "uid-3"}}})
 	messages := [][]byte{hello, manyEmpty(4, 2, 2<<20-100)}
 	encoded(authorized(ctx), c, rpc.Report_Push_FullMethodName, messages[worker%2:]...)
 	pause(ctx, 300*time.Millisecond)

@@ -28,9 +28,9 @@ var errManyFields = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("too ma
 var errUnread = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("too many frames while nothing is read")}
 
 // net/http keeps up to 10,000 answers (to pings, and to data of streams that are over) for a client of HTTP/2 that does not read, of about
-// 60 bytes each. So frames that are read while a write waits are counted, and maxUnread of them end the connection. Clients that read hardly
-// ever let a write wait. What is written takes frames off the count: writtenPerFrame bytes are the longest such answer, and net/http writes
-// them before all else. Time does too, whenever no write waits, because a write can coincide with frames that need no answer.
+// 60 bytes each. So frames that are read while a write waits are counted, and maxUnread of them end the connection. Clients that read
+// hardly ever let a write wait. What is written takes frames off the count: writtenPerFrame bytes are the longest such answer, and net/http
+// writes them before all else. Time does too, whenever no write waits, because a write can coincide with frames that need no answer.
 const maxUnread, writtenPerFrame, unreadPerSecond = 2000, 17, 500
 
 // preface is how connections of HTTP/2 begin.

@@ -36,7 +36,8 @@ func TestUnreadPingsTakeLittle(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(ctx, smallSockets{listener}, http.NotFoundHandler(), ServeOptions{Budget: budget.New(1<<30, time.Now), Grace: time.Millisecond})
+		done <- Serve(ctx, smallSockets{listener}, http.NotFoundHandler(),
+			ServeOptions{Budget: budget.New(1<<30, time.Now), Grace: time.Millisecond})
 	}()
 	defer func() { cancel(); <-done }()
 	var pings bytes.Buffer
