@@ -105,7 +105,8 @@ func (p *Picker) passOrQueue(q *admissionQueue, s *scratch, state *pickState) (*
 	at := v.place(s.request.Model)
 	s.candidates, s.scored = v.eligible(now, &at, state.reach(v, now), s), false
 	spec := &v.spec.Policy.Admission
-	if !spec.Queue || state.observed || state.leg == DecodeLeg && state.blocksUntil.IsZero() || len(s.candidates) == 0 && !state.mayHold(v, now) {
+	if !spec.Queue || state.observed || state.leg == DecodeLeg && state.blocksUntil.IsZero() ||
+		len(s.candidates) == 0 && !state.mayHold(v, now) {
 		return v, nil, nil
 	}
 	if spec.Slowdown > 0 {

@@ -165,7 +165,8 @@ func (d *Decision) leftOut(message string, t *Target) {
 // only token does not.
 func splittable(in *Request, r *openai.Request) bool {
 	return in.Splits && !in.Unparsed && !in.Light && (in.Route == openai.Completions || in.Route == openai.ChatCompletions) &&
-		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.CacheUnreported && !r.ForcesTool && !r.NoCacheRead && !r.Background && r.Steering&openai.SteersTransfer == 0
+		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.CacheUnreported && !r.ForcesTool && !r.NoCacheRead &&
+		!r.Background && r.Steering&openai.SteersTransfer == 0
 }
 
 // passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the

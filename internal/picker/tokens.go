@@ -326,7 +326,8 @@ func (v *view) nextRenderer(now time.Time) int {
 	last := -1
 	for range n {
 		i := int(v.nextEngine.Add(1) % uint64(n)) // less than n
-		if ep := &v.spec.Endpoints[i]; !ep.Pickable() || ep.Role == endpoint.Neither || !v.members[i].circuit.Closed(now, v.spec.Policy.CircuitFailures) {
+		ep := &v.spec.Endpoints[i]
+		if !ep.Pickable() || ep.Role == endpoint.Neither || !v.members[i].circuit.Closed(now, v.spec.Policy.CircuitFailures) {
 			continue
 		}
 		from := v.members[i].renderFrom.Load()

@@ -39,7 +39,12 @@ func TestUnreadPingsTakeLittle(t *testing.T) {
 		done <- Serve(ctx, smallSockets{listener}, http.NotFoundHandler(),
 			ServeOptions{Budget: budget.New(1<<30, time.Now), Grace: time.Millisecond})
 	}()
-	defer func() { cancel(); <-done }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	}()
 	var pings bytes.Buffer
 	for range 100 {
 		_ = http2.NewFramer(&pings, nil).WritePing(false, [8]byte{})

@@ -30,8 +30,10 @@ func TestIDsOfPromptsAreCounted(t *testing.T) {
 			}
 			b.Bytes = append(b.Bytes, tc.body...)
 			body := held
-			if !b.TakeIDs(take, tc.route) || !b.TakeIDs(take, tc.route) {
-				t.Fatal("there is no room")
+			for range 2 { // the second counts nothing more
+				if !b.TakeIDs(take, tc.route) {
+					t.Fatal("there is no room")
+				}
 			}
 			counted := held - body
 			before := heap()
