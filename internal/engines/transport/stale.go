@@ -19,8 +19,8 @@ import (
 // Stale connections: an engine can close a kept connection at the moment at which a request is sent on it. Such a request is sent
 // again once, on another connection. It is no failure of the engine, and no retry, because the engine has not received it: the kernel
 // of the engine has sent the end of the connection (FIN) before it had acknowledged a byte of the request. A connection that ends in
-// any other way can have ended because of the request; then the request is not sent again here. Without this distinction a request that makes an
-// engine drop its connections would be executed once for each kept connection.
+// any other way can have ended because of the request; then the request is not sent again here. Without this distinction
+// a request that makes an engine drop its connections would be executed once for each kept connection.
 
 // closedAtOnce is how soon after a request was written the end of its connection must be read, if the connection was stale. The
 // acknowledgement is the proof; this is in case the engine has closed only its own half and still reads.
