@@ -72,11 +72,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 	defer func() {
 		if d == nil {
-			caller.pass.Release()
-			if in.Again != nil {
-				in.Again.handoff.lease.release()
-				v.stats.outcomes[endOf(ctx)].Add(1)
-			}
+			v.release(ctx, in, &caller)
 		}
 	}()
 
@@ -126,6 +122,15 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	return p.choose(current, s, state)
 }
 
+// release ends what a request for which no endpoint was found has held.
+func (v *view) release(ctx context.Context, in *Request, c *caller) {
+	c.pass.Release()
+	if in.Again != nil {
+		in.Again.handoff.lease.release()
+		v.stats.outcomes[endOf(ctx)].Add(1)
+	}
+}
+
 // endOf is how a request has ended that was picked for before, and now found no endpoint.
 func endOf(ctx context.Context) Outcome {
 	if ctx.Err() != nil {
@@ -153,6 +158,16 @@ type pickState struct {
 	cutsUsage     bool   // the usage that the body asks for can be taken out of the answer
 	// observed: it waits for nothing.
 	observed bool
+	body     []byte
+	size     int           // of the body as received
+	waited   time.Duration // for room
+	due      time.Time     // deadline of the first token, of requests with a tight target
+	legState
+	prompt
+}
+
+// legState is what a pick keeps of the leg that it is for.
+type legState struct {
 	// leg of the request; splits: the caller can send two. handoff is what the decision for the first leg has kept for a
 	// DecodeLeg, coming the endpoint that the plan of a PrefillLeg counts on, accused see handoff.
 	leg     Leg
@@ -162,11 +177,6 @@ type pickState struct {
 	accused *pair
 	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.
 	blocksUntil time.Time
-	body        []byte
-	size        int           // of the body as received
-	waited      time.Duration // for room
-	due         time.Time     // deadline of the first token, of requests with a tight target
-	prompt
 }
 
 // choose is the pick from s.candidates on.
