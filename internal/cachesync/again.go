@@ -7,16 +7,13 @@ import (
 
 // again is what a mirror knows of copies that the engine has announced and that can be too many. The rule is that of
 // package events, where it is explained: copies that a report of cached blocks can have added are struck off once their
-// sum reaches the engine's number of blocks or their block is removed, and a block that lost copies so stays while others
-// follow it.
+// sum exceeds the engine's number of blocks, and a block that lost copies so stays while others follow it.
 type again struct {
 	capacity  int // physical blocks of the engine's GPU tier, 0 while it is not known
 	copies    int // of all blocks there
 	checked   int // the sum that is known to be right although it is too high; 0 for none
 	uncertain map[id]uint16
 	struck    map[id]struct{}
-	// reports: the engine has announced blocks again that it did not need to compute again.
-	reports bool
 	// firsts are the first blocks of adapters' prompts, by what they hold.
 	firsts map[kvblock.Key]blockID
 }
@@ -32,28 +29,11 @@ func (m *Mirror) SetCapacity(blocks int) {
 	m.again.capacity = blocks
 }
 
-// noteAgain remembers a copy that begins with a prompt's first block, of a block that is on the GPU already. It reports
-// whether it is one.
-func (m *Mirror) noteAgain(n id, tier kvblock.Tier, begins bool) bool {
-	if !begins || tier != kvblock.GPU || n == 0 || m.arena.at(n).copies[tier] == 0 {
-		return false
+// noteAgain remembers a copy that begins with a prompt's first block, of a block that is on the GPU already.
+func (m *Mirror) noteAgain(n id, tier kvblock.Tier, begins bool) {
+	if begins && tier == kvblock.GPU && n != 0 && m.arena.at(n).copies[tier] > 0 {
+		m.again.uncertain[n]++
 	}
-	m.again.uncertain[n]++
-	return true
-}
-
-// settleRemoved strikes off the uncertain copies of a block that is removed once, but the one that is removed.
-func (m *Mirror) settleRemoved(n id, tier kvblock.Tier) {
-	a := &m.again
-	if !a.reports || a.capacity <= 0 || tier != kvblock.GPU {
-		return
-	}
-	if by := min(a.uncertain[n], m.arena.at(n).copies[tier]-1); by > 0 {
-		m.stats.Struck += uint64(by)
-		a.struck[n] = struct{}{}
-		m.less(n, tier, by)
-	}
-	delete(a.uncertain, n)
 }
 
 // keeps reports whether a block stays although its last copy was removed: copies of it were struck off, and the engine

@@ -28,21 +28,6 @@ func TestReportsOfCachedBlocksPlantNone(t *testing.T) {
 	}
 }
 
-// TestFewReportsBesideBlocksWithoutHashPlantNone: the engine evicts although the sum of copies is below its size.
-func TestFewReportsBesideBlocksWithoutHashPlantNone(t *testing.T) {
-	m, v, root := testMirror(Options{})
-	m.SetCapacity(100)
-	apply(m, chainEvent(0, 1, 2, 3), chainEvent(0, 11, 12))
-	apply(m, chainEvent(0, 1, 2)) // a report
-	apply(m, removedEvent(3), removedEvent(2))
-	expect(t, "two are evicted", m, v, keyOf(root, 1), keyOf(root, 11), keyOf(root, 11, 12))
-	apply(m, removedEvent(1))
-	expect(t, "all are evicted", m, v, keyOf(root, 11), keyOf(root, 11, 12))
-	if got := m.Stats().Struck; got != 2 {
-		t.Errorf("%d copies were struck off, not 2", got)
-	}
-}
-
 // TestABlockWithTooFewCopiesStaysWhileOthersFollowIt: a second copy is real, is struck off, and is the first to go.
 func TestABlockWithTooFewCopiesStaysWhileOthersFollowIt(t *testing.T) {
 	m, v, root := testMirror(Options{})

@@ -333,7 +333,6 @@ func (m *Mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 	hasParent := e.HasParent && e.Parent != 0 // one simulator writes 0 for none
 	parent, begins := e.Parent, !hasParent
 	m.superseded(e)
-	known := 0
 	for i, hash := range e.Hashes {
 		extra := itemsAt(e, i)
 		n, ok := m.ids[blockID{hash, int32(e.Group)}]
@@ -347,14 +346,11 @@ func (m *Mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 			}
 		}
 		if m.room(n) {
-			if m.noteAgain(n, tier, begins) {
-				known++
-			}
+			m.noteAgain(n, tier, begins)
 			m.more(n, tier)
 		}
 		parent, hasParent = hash, true
 	}
-	m.again.reports = m.again.reports || known > 1
 	m.trim()
 }
 
@@ -381,7 +377,6 @@ func (m *Mirror) remove(e *kvevent.Event) {
 			m.stats.RemovedUnknown++
 			continue
 		}
-		m.settleRemoved(n, tier)
 		if m.keeps(n, tier) {
 			continue
 		}

@@ -15,11 +15,6 @@ import (
 // engine has a known number of these, and removes nothing before all of them are in use: so copies that do not exist
 // show in the sum as soon as they could be mistaken for blocks. Then all uncertain ones are struck off.
 //
-// The sum lacks blocks without a hash, such as partial ones and those of prompts that are being computed. So a few copies that
-// do not exist can stay below the engine's size. They are struck off when their block is removed once, if the engine has
-// announced two blocks or more of one prompt again: an engine that finds them in its cache computes only the last block of a
-// prompt again. Known limit: copies that are announced for prompts of one block only stay until the sum shows them.
-//
 // Where the history has gaps, the sum lacks what they hide and can stay below the engine's size for hours. Then no uncertain copy
 // counts from the start.
 //
@@ -30,8 +25,6 @@ type again struct {
 	perBlock  int // keys of a block
 	uncertain map[blockID]*doubt
 	checked   int // the sum that is known to be right although it is too high; 0 for none
-	// reports: the engine has announced blocks again that it did not need to compute again.
-	reports bool
 	// gone are the blocks of uncertain that count as removed, oldest first; some of them can be held again.
 	gone     []blockID
 	dropping []kvevent.Hash
@@ -62,14 +55,13 @@ func idOf(e *kvevent.Event, hash kvevent.Hash) blockID {
 // note remembers the blocks of an event that begins a prompt and already had copies on the GPU, and strikes their new copies off if
 // the history has gaps. keys are the keys of all of its blocks. It returns how many copies were struck off.
 func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key, gaps bool) (struck int) {
-	per, known := len(keys)/len(e.Hashes), 0
+	per := len(keys) / len(e.Hashes)
 	for i, hash := range e.Hashes {
 		n := w.Copies(kvblock.GPU, e.Group, hash)
 		d := a.uncertain[idOf(e, hash)]
 		if n < 2 {
 			continue
 		}
-		known++
 		if d == nil {
 			d = &doubt{keys: append([]kvblock.Key(nil), keys[i*per:(i+1)*per]...)}
 			if i > 0 {
@@ -85,29 +77,6 @@ func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key, gap
 			d.copies, d.struck = d.copies-taken, true
 		}
 	}
-	a.reports = a.reports || known > 1
-	return struck
-}
-
-// settleRemoved strikes off the uncertain copies of the blocks of a Removed event but the one that it removes, and returns how many
-// there were. capacity is the engine's number of blocks, 0 while it is not known.
-func (a *again) settleRemoved(w kvindex.Writer, e *kvevent.Event, capacity int) (struck int) {
-	if !a.reports || capacity <= 0 {
-		return 0
-	}
-	for _, hash := range e.Hashes {
-		id := idOf(e, hash)
-		d := a.uncertain[id]
-		if d == nil || d.copies == 0 {
-			continue
-		}
-		if taken := takeCopies(w, id, min(d.copies, w.Copies(kvblock.GPU, e.Group, hash)-1)); taken > 0 {
-			struck += taken
-			d.struck = true
-		}
-		d.copies = 0
-	}
-	a.copies -= struck
 	return struck
 }
 

@@ -128,38 +128,6 @@ func TestReportsOfCachedBlocksPlantNone(t *testing.T) {
 	}
 }
 
-// TestFewReportsBesideBlocksWithoutHashPlantNone: the engine evicts although the sum of copies is below its size, because other
-// blocks have no hash, such as those of prompts that are being computed.
-func TestFewReportsBesideBlocksWithoutHashPlantNone(t *testing.T) {
-	const blocks, unhashed = 64, 16
-	for seed := range uint64(50) {
-		rng := rand.New(rand.NewPCG(seed, 8))
-		r := &reporting{pool: enginemodel.NewPool(blocks - 1), blocks: map[kvevent.Hash][]kvevent.Hash{}}
-		for range unhashed {
-			r.pool.Allocate()
-		}
-		m, x := testMirror(Config{})
-		m.feed.Capacity = func() int { return blocks }
-		planted := uint32(0)
-		for n := range uint32(200) {
-			prompt := []uint32{1 + n, 1, 2, 3}[:3+rng.IntN(2)]
-			r.serve(prompt, false)
-			m.apply(&r.batch)
-			if planted < 3 && rng.IntN(20) == 0 {
-				planted++
-				r.serve(prompt, true)
-				m.apply(&r.batch)
-			}
-			if surplus, missing, _ := r.compare(x.Writer); surplus > 0 || missing > 0 {
-				t.Fatalf("seed %d: after %d requests the index has %d blocks too much and lacks %d", seed, n+1, surplus, missing)
-			}
-		}
-		if planted == 0 || m.stats.Removed.Load() == 0 {
-			t.Fatalf("seed %d: %d reports and %d removals", seed, planted, m.stats.Removed.Load())
-		}
-	}
-}
-
 // TestReportsAfterALostHistoryPlantNone: as long as the history has gaps, requests that ask for reports make blocks known that it
 // hides, also several requests for the same ones, and plant none: hidden blocks are missing in the sum of copies, which therefore
 // shows nothing.

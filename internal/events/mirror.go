@@ -133,19 +133,13 @@ func (m *mirror) apply(b *kvevent.Batch) {
 		m.event(e)
 	}
 	m.catchUp(b)
-	m.stats.Struck.Add(uint64(m.again.settle(m.writer, m.groups.windows, m.capacity())))
+	if m.feed.Capacity != nil {
+		m.stats.Struck.Add(uint64(m.again.settle(m.writer, m.groups.windows, m.feed.Capacity())))
+	}
 	m.gauge()
 	if len(m.stored) > 0 && m.feed.OnStored != nil {
 		m.feed.OnStored(m.stored)
 	}
-}
-
-// capacity is the engine's number of blocks, 0 while it is not known.
-func (m *mirror) capacity() int {
-	if m.feed.Capacity == nil {
-		return 0
-	}
-	return m.feed.Capacity()
 }
 
 // catchUp applies the events that were postponed so far.
@@ -408,7 +402,6 @@ func (m *mirror) remove(e *kvevent.Event) {
 	}
 	hashes := e.Hashes
 	if tier == kvblock.GPU {
-		m.stats.Struck.Add(uint64(m.again.settleRemoved(m.writer, e, m.capacity())))
 		hashes = m.again.removable(m.writer, e)
 	}
 	defer func() {
