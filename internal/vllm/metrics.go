@@ -217,7 +217,7 @@ func (s *scan) line(f field, rest []byte) {
 	}
 	mine := s.all || l.rank == nil
 	sole := l.rank == nil
-	if f == config {
+	if f == config && l.blocks > 0 { // one without a number is of no rank: blocks that were not sized yet, say
 		s.configs++
 	}
 	if l.rank != nil {

@@ -148,7 +148,7 @@ func slowMetrics(text string, rank int) (Metrics, bool) {
 	}
 	configs := 0
 	for _, s := range kept {
-		if s.name == "vllm:cache_config_info" {
+		if blocks, err := strconv.ParseUint(s.labels["label num_gpu_blocks"], 10, 31); s.name == "vllm:cache_config_info" && err == nil && blocks > 0 {
 			configs++
 		}
 		r, ok := rankOf(s)

@@ -97,12 +97,15 @@ func TestParseMetricsTolerates(t *testing.T) {
 		"huge numbers":                         {"vllm:num_requests_running 1e300\nvllm:kv_cache_usage_perc 1e9", 0, Metrics{Running: math.MaxInt32, KVUsage: 1}},
 		"escapes, braces and line ends quoted": {`vllm:num_requests_running{model_name="a\\\"},engine=\"7\"\n{",engine="0",} 3`, 0, Metrics{Running: 3}},
 		"spaces everywhere":                    {"  vllm:num_requests_running { engine = \"0\" , model_name=\"a\" }\t3 \n", 0, Metrics{Running: 3}},
-		"comments":                             {"# vllm:num_requests_waiting 5\n#\nvllm:num_requests_running 3", 0, Metrics{Running: 3}},
-		"names that only begin alike":          {"vllm:num_requests_running 3\nvllm:num_requests_running_x 4\nvllm:num_requests_runnin 5", 0, Metrics{Running: 3}},
-		"labels cut short":                     {"vllm:num_requests_running 3\nvllm:num_requests_waiting{engine=\"0\nvllm:num_requests_waiting{engine} 1\nvllm:num_requests_waiting{a=\"b\" 2", 0, Metrics{Running: 3}},
-		"the old name beside the new one":      {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.2", 0, Metrics{Running: 3, KVUsage: 0.2}},
-		"the old names alone":                  {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:gpu_prefix_cache_hits_total 2\nvllm:gpu_prefix_cache_queries 4", 0, Metrics{Running: 3, KVUsage: 0.1, PrefixHits: 2, PrefixQueries: 4}},
-		"the cache's size in tokens":           {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",kv_cache_size_tokens=\"800\"} 1", 0, Metrics{Running: 3, BlockSize: 16, NumBlocks: 100, CacheTokens: 800}},
+		"a series that is not sized": {"vllm:num_requests_running{engine=\"0\"} 3\n" +
+			"vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"None\"} 1\n" +
+			"vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1", 0, Metrics{Running: 3, BlockSize: 16, NumBlocks: 100, CacheTokens: 1600}},
+		"comments":                        {"# vllm:num_requests_waiting 5\n#\nvllm:num_requests_running 3", 0, Metrics{Running: 3}},
+		"names that only begin alike":     {"vllm:num_requests_running 3\nvllm:num_requests_running_x 4\nvllm:num_requests_runnin 5", 0, Metrics{Running: 3}},
+		"labels cut short":                {"vllm:num_requests_running 3\nvllm:num_requests_waiting{engine=\"0\nvllm:num_requests_waiting{engine} 1\nvllm:num_requests_waiting{a=\"b\" 2", 0, Metrics{Running: 3}},
+		"the old name beside the new one": {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.2", 0, Metrics{Running: 3, KVUsage: 0.2}},
+		"the old names alone":             {"vllm:num_requests_running 3\nvllm:gpu_cache_usage_perc 0.1\nvllm:gpu_prefix_cache_hits_total 2\nvllm:gpu_prefix_cache_queries 4", 0, Metrics{Running: 3, KVUsage: 0.1, PrefixHits: 2, PrefixQueries: 4}},
+		"the cache's size in tokens":      {"vllm:num_requests_running 3\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",kv_cache_size_tokens=\"800\"} 1", 0, Metrics{Running: 3, BlockSize: 16, NumBlocks: 100, CacheTokens: 800}},
 		"the blocks of two ranks, without a size in tokens": {"vllm:num_requests_running 3\n" +
 			"vllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"100\"} 1",
 			1, Metrics{Running: 3, BlockSize: 16, NumBlocks: 50, CacheTokens: 800}},
