@@ -21,10 +21,8 @@ func MessagesChat(ctx context.Context, body []byte, req *openai.Request, release
 	if err := q.fromMessages(); err != nil {
 		return nil, err
 	}
-	if v, err := q.given("kv_transfer_params"); err != nil || v.Kind() == chattemplate.KindDict {
-		if _, given := v.Dict().Get("prompt_token_ids"); err != nil || given {
-			return nil, unsupported("ids in kv_transfer_params")
-		}
+	if err := q.noTransferredIDs(); err != nil {
+		return nil, err
 	}
 	out := q.arena.NewDict(6)
 	out.Set("model", chattemplate.String(req.Model))

@@ -17,8 +17,8 @@ type request struct {
 	req   *openai.Request
 	model *model
 	chat  *chat // the chat that a request of another API stands for; nil for chats
-	// calls are the last message's tool calls while Responses items are converted: a list that grows, as a body can have
-	// very many.
+	// calls are the tool calls of the last message, while items of Responses are converted. They are kept here so that a call can
+	// be appended without a copy of those before it: a body can have very many.
 	calls []chattemplate.Value
 }
 
@@ -93,18 +93,26 @@ func (q *request) flag(name string, otherwise bool) (bool, error) {
 // foreign are fields with which the engine does something that is not known here.
 var foreign = []string{"chat_template", "truncation_side"}
 
+// noTransferredIDs fails if kv_transfer_params has ids, which the engine uses as the prompt.
+func (q *request) noTransferredIDs() error {
+	v, ok, err := q.member("kv_transfer_params")
+	if err != nil || !ok {
+		return err
+	}
+	if _, ok := v.Dict().Get("prompt_token_ids"); ok {
+		return unsupported("ids in kv_transfer_params")
+	}
+	return nil
+}
+
 func (q *request) render(ctx context.Context) error {
 	for _, name := range foreign {
 		if value, ok := q.req.Raw(name); q.chat == nil && (value != nil || !ok) {
 			return unsupported("%s in the request", name)
 		}
 	}
-	if v, ok, err := q.member("kv_transfer_params"); err != nil {
+	if err := q.noTransferredIDs(); err != nil {
 		return err
-	} else if ok {
-		if _, ok := v.Dict().Get("prompt_token_ids"); ok {
-			return unsupported("ids in kv_transfer_params")
-		}
 	}
 	tools, err := q.tools()
 	if err != nil {

@@ -49,8 +49,10 @@ type answers struct {
 	replies []reply
 	at      time.Time
 	epoch   string // of the engine's endpoint
-	// others is until when no others are asked for the same (see outvote).
-	others time.Time
+	// outvoted: two engines have given these answers, and another one that was asked before them has given others.
+	outvoted bool
+	// secondOpinion is the earliest time at which outvote asks other engines.
+	secondOpinion time.Time
 }
 
 func newKeeper(c *Config, p *Pool) *keeper {
@@ -293,7 +295,8 @@ func (k *keeper) compare(ctx context.Context, cases []Case, present []Identity, 
 }
 
 // answer lets an engine of an identity answer the cases, unless one has recently that is still there: those that replace
-// it might have been started with another template. When none answers, what one has answered before still counts, and they
+// it might have been started with another template. While an engine is there that has outvoted another one, only it
+// is asked. When none answers, what one has answered before still counts, and they
 // are asked again with the next look.
 func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Case) error {
 	before, answered := k.answers[id]
@@ -304,11 +307,13 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 	err := errors.New("no engine of that kind is left")
 	for i := range pool.Endpoints {
 		ep := &pool.Endpoints[i]
-		if known, ok := k.identities[ep.Epoch()]; !ok || known.Identity != id {
+		known, ok := k.identities[ep.Epoch()]
+		if !ok || known.Identity != id || there && before.outvoted && ep.Epoch() != before.epoch {
 			continue
 		}
 		var got answers
 		if got, err = k.askEngine(ctx, pool, ep, cases); err == nil {
+			got.outvoted = there && before.outvoted
 			k.answers[id] = got
 			return nil
 		}

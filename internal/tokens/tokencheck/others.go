@@ -18,16 +18,16 @@ const (
 	askOthersAgain = 5 * time.Minute
 )
 
-// outvote asks two more engines of each identity that has three or more, because ids differ, and the engine that was asked could be
-// the only one of its pool that makes others: it was started with another template, say. If the two agree with each other and not
-// with the first, their answers replace its answers. It reports whether that happened. With two engines, nothing says which of them
-// is wrong.
+// outvote checks whether the engine that answered is an outlier of its identity, such as one that was started with another
+// template. It asks two other engines of each identity with three or more. If these two agree with each other and not with the
+// first, their answers replace its answers. With two engines, nothing says which of them is wrong. It reports whether answers
+// were replaced.
 func (k *keeper) outvote(ctx context.Context, pool *Pool, present []Identity, cases []Case) (replaced bool) {
 	now := time.Now()
 	for _, id := range present {
 		first := k.answers[id]
 		at := slices.IndexFunc(pool.Endpoints, func(ep endpoint.Endpoint) bool { return ep.Epoch() == first.epoch })
-		if at < 0 || now.Before(first.others) {
+		if at < 0 || now.Before(first.secondOpinion) {
 			continue
 		}
 		engines := k.of(pool, id, &pool.Endpoints[at])
@@ -39,7 +39,7 @@ func (k *keeper) outvote(ctx context.Context, pool *Pool, present []Identity, ca
 			return false
 		}
 		if len(others) < opinions-1 {
-			first.others = now.Add(askOthersAgain)
+			first.secondOpinion = now.Add(askOthersAgain)
 			k.answers[id] = first
 			continue
 		}
@@ -47,8 +47,9 @@ func (k *keeper) outvote(ctx context.Context, pool *Pool, present []Identity, ca
 			logging.Warn(k.config.Log, "Engine returned other tokens to the probe than two others of its version, not using its answers",
 				"pool", k.name, "pod", pool.Endpoints[at].Pod)
 			first, replaced = others[0], true
+			first.outvoted = true
 		}
-		first.others = now.Add(proveEvery)
+		first.secondOpinion = now.Add(proveEvery)
 		k.answers[id] = first
 	}
 	return replaced

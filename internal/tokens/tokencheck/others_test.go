@@ -76,6 +76,18 @@ func TestOneEngineThatDiffersFailsNoProof(t *testing.T) {
 				}
 				time.Sleep(proveEvery)
 				h.expect(t, "an hour later", tc.state, true, tc.chats)
+				if tc.state == Exact && tc.probes > 1 {
+					h.mu.Lock()
+					h.silent = func(pod string) error {
+						if pod != pods[0] {
+							return errors.New("busy")
+						}
+						return nil
+					}
+					h.mu.Unlock()
+					time.Sleep(proveEvery)
+					h.expect(t, "when only the one that differs answers", tc.state, true, tc.chats)
+				}
 			})
 		})
 	}

@@ -12,7 +12,7 @@ import (
 
 const (
 	// enoughTexts, enoughChats and enoughOfAPI are how many ids must have been compared, and have been equal, for trust;
-	// enoughNumbers how many if, of some, only the numbers of ids could be compared.
+	// enoughNumbers is how many are needed if engines returned only the number of ids for some of them.
 	enoughTexts, enoughChats, enoughOfAPI, enoughNumbers = 20, 8, 5, 10
 	// askTimeout is how long an engine can take for one question.
 	askTimeout = 3 * time.Second

@@ -273,7 +273,6 @@ func TestWhatIsProvenIsTrusted(t *testing.T) {
 	}
 }
 
-// TestTheProbeIsRepeated: whatever changes is proven again before it is trusted.
 // TestPoolsShareOneCache: more pools do not take more memory.
 func TestPoolsShareOneCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -291,6 +290,7 @@ func TestPoolsShareOneCache(t *testing.T) {
 	})
 }
 
+// TestTheProbeIsRepeated: whatever changes is proven again before it is trusted.
 func TestTheProbeIsRepeated(t *testing.T) {
 	full, other := smallModel(t, chatml), smallModel(t, "other "+chatml)
 	const doubtful = openai.Kinds(1<<openai.KindText | 1<<openai.KindChat)
