@@ -38,7 +38,7 @@ type Report struct {
 	Setup [][2]string `json:"setup"`
 	// CPU is the mean use of the processors of the machine that sent the load, 0 to 1; negative where it is not known.
 	CPU float64 `json:"cpu"`
-	// Began is when the measurement did.
+	// Began is the start of the measurement.
 	Began time.Time `json:"began"`
 }
 

@@ -12,8 +12,10 @@ import (
 // but also when a request asks for a report of what it found in the cache (vLLM 0.26 and newer, vllm_xargs:
 // kv_cache_report_mode), and then nothing is removed. The two look alike: an event that begins at a prompt's first block,
 // of blocks that are known. Such copies count, and are remembered as uncertain. Each real copy takes a physical block. The
-// engine has a known number of these, and removes nothing before all of them are in use: so copies that do not exist
-// show in the sum as soon as they could be mistaken for blocks. Then all uncertain ones are struck off.
+// engine has a known number of these, and removes nothing before all of them are in use: so many copies that do not exist
+// show in the sum. Then all uncertain ones are struck off. Known limit: blocks without a hash are in use, too, and missing in
+// the sum, so that a few such copies can outlive their blocks. Striking them when a block is removed would strike real second
+// copies as well (the request shapes of test/real show it).
 //
 // Where the history has gaps, the sum lacks what they hide and can stay below the engine's size for hours. Then no uncertain copy
 // counts from the start.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// agents are conversations as agents have them: each turn is a call of a tool, or two, and what has come of it.
+// agents are conversations of agents: each turn has one or two calls of tools, and their results.
 var agents = []struct {
 	name string
 	body func(id string, turns int) request

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Shapes whose prompts /tokenize does not return: those of two routes (but for the chats that messages stand for, from 0.32 on), and
-// in chats what is no part of its request.
+// Requests whose prompts /tokenize does not return: those of two routes, and chats with fields that it does not read. From 0.32
+// on, Kvasir asks it for Messages requests as well, as the chats that they stand for.
 var (
 	renderOnlyRoutes = []string{"/v1/responses", "/v1/messages"}
 	beyondTokenize   = []string{"tools with choice none"}
