@@ -166,8 +166,8 @@ func init() {
 		"TestPitfall16_APortMayServeOnePoolOnly")
 	add("pitfall 17: preflights must show a key", exchange,
 		"case h.GetEndOfStream() && picker.IsPreflight(", "case !h.GetEndOfStream() && picker.IsPreflight(", "TestPitfall17_PreflightsAreAnswered")
-	add("pitfall 18: a subset counts on headers only", exchange,
-		"; ok && x.request != done {", "; ok && x.request == begin {", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
+	add("pitfall 18: a subset counts on headers only", "internal/gateway/extproc/read.go",
+		"	if x.request != done {\n", "	if x.request == begin {\n", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
 	add("pitfall 18: an empty subset is none", exchange,
 		"	if x.subset != nil {\n", "	if len(x.subset) > 0 {\n", "TestPitfall18_SubsetsOfEveryShapeOnAnyMessage")
 	add("pitfall 18: strings with commas are one name", "internal/gateway/extproc/subset.go",
