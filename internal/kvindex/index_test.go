@@ -468,3 +468,28 @@ func TestDigestsTellWhichBucketsDiffer(t *testing.T) {
 		t.Error("a block that comes back does not restore the digest")
 	}
 }
+
+// TestOnlyRunsWithAHeadAreEntered: a writer that makes a run gives it up if another one for its first key is there already. A third
+// writer can know the number from an earlier run for that key. What it placed in the run would be lost.
+func TestOnlyRunsWithAHeadAreEntered(t *testing.T) {
+	ix := NewIndex(Options{})
+	keys := []kvblock.Key{7, 8}
+	id, ok := ix.runs.take()
+	if !ok {
+		t.Fatal("no number is left")
+	}
+	r := &run{keys: keys, id: id, top: 2, width: 1, cells: newCells(1, 1)}
+	r.n.Store(2)
+	r.cells[0] = headerOf(1, tierGuess)
+	ix.runs.set(id, r)
+	c := change{slot: 2, tier: tierGuess}
+	if n := ix.enter(&c, id, keys); n != 0 || c.bytes != 0 || ix.runs.get(id) != r {
+		t.Errorf("%d keys are placed in a run that heads nothing, %d bytes", n, c.bytes)
+	}
+	if ix.heads.insert(keys[0], id) != 0 {
+		t.Fatal("the key has a run")
+	}
+	if n := ix.enter(&c, id, keys); n != 2 {
+		t.Errorf("%d keys are placed in the run that they head, want 2", n)
+	}
+}

@@ -82,13 +82,14 @@ func (ix *Index) follow(c *change, parent spot, keys []kvblock.Key) (n int, head
 	return ix.begin(c, r.depth+uint32(parent.offset())+1, r.keys[parent.offset()], keys)
 }
 
-// enter places keys in the run that the first of them heads. It returns how many; none if the run was deleted.
+// enter places keys in the run that the first of them heads. It returns how many; none if the run was deleted. Its number can be
+// that of another run for the same key by now, one that its maker is about to give up because there is a third: it heads none yet.
 func (ix *Index) enter(c *change, id uint32, keys []kvblock.Key) int {
 	lock := &ix.stripes[id%stripes]
 	lock.Lock()
 	defer lock.Unlock()
 	r := ix.runs.get(id)
-	if r == nil || r.keys[0] != keys[0] {
+	if r == nil || r.keys[0] != keys[0] || ix.heads.find(keys[0]) != id {
 		return 0
 	}
 	return ix.extend(c, r, 0, keys)
