@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
@@ -247,6 +248,17 @@ func TestAnEndpointWithoutAConnectorIsAskedRarely(t *testing.T) {
 				t.Errorf("asked %d times, want %d", asked, want)
 			}
 		})
+	}
+}
+
+// What is to be transferred is no hit: otherwise new pods would be given prompts in place of the prefixes that many requests share.
+func TestBlocksToBeTransferredAreNoHit(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+	body := completion("m", 0, 500, true)
+	next(t, p, body, splits(t, p, body)).End(ClientGone)
+	if seen := &p.named("default/m").hot.seen; *seen != ([hotSeen]kvblock.Key{}) {
+		t.Error("a hand-off without a hit is remembered as one")
 	}
 }
 
