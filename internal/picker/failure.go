@@ -40,19 +40,18 @@ func (d *Decision) failed(how failure) {
 		d.giveUpTrial()
 	} else {
 		d.probe = false
-		d.Targets[d.target].member.circuit.SetAnswered(how != unanswered)
-		d.fail(&d.Targets[d.target])
+		d.fail(&d.Targets[d.target], how != unanswered)
 	}
 	d.booking.Drop(d.now())
 }
 
-// fail counts a failed attempt at a target. d.mu is held.
-func (d *Decision) fail(t *Target) {
+// fail counts a failed attempt at a target. answered: it was an answer. d.mu is held.
+func (d *Decision) fail(t *Target, answered bool) {
 	if d.elsewhere {
 		return
 	}
 	p := &d.view.spec.Policy
-	t.member.circuit.Fail(d.now(), p.CircuitFailures, p.CircuitOpen)
+	t.member.circuit.Fail(d.now(), p.CircuitFailures, p.CircuitOpen, answered)
 	t.member.usage.failed()
 	t.member.stats.failures.Add(1)
 }

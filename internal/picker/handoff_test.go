@@ -86,7 +86,7 @@ func TestAProbeThatCannotLoadIsGivenUp(t *testing.T) {
 	first := splits(t, p, body)
 	policy, second := p.named("default/m").spec.Policy, p.named("default/m").members[1]
 	for range policy.CircuitFailures {
-		second.circuit.Fail(c.Now(), policy.CircuitFailures, policy.CircuitOpen)
+		second.circuit.Fail(c.Now(), policy.CircuitFailures, policy.CircuitOpen, false)
 	}
 	c.advance(policy.CircuitOpen + time.Second)
 	d := next(t, p, body, first)
