@@ -31,6 +31,7 @@ func TestWhatFailsIsBlamed(t *testing.T) {
 		outcomes int64
 	}{
 		"the blocks cannot be loaded": {func(d *Decision) { d.failed(errored) }, HandoffDecodeFailed, 1, 0, 1},
+		"the blocks do not come":      {func(d *Decision) { d.FailLate() }, HandoffDecodeFailed, 1, 0, 1},
 		"the second engine gives up":  {func(d *Decision) { d.failed(gaveUp) }, HandoffDecodeFailed, 0, 1, 1},
 		"the second engine breaks":    {func(d *Decision) { d.Fail() }, HandoffDecodeFailed, 0, 1, 1},
 		"an error after the first token": {func(d *Decision) {

@@ -204,12 +204,21 @@ func TestALegThatEndsEarlyLeavesNothing(t *testing.T) {
 }
 
 func TestEndpointsWhoseHandoffsFailAreLeftOutForATime(t *testing.T) {
+	for name, fail := range map[string]func(*Decision){
+		"with an error": func(d *Decision) { d.failed(errored) },
+		"by hanging":    (*Decision).FailLate,
+	} {
+		t.Run(name, func(t *testing.T) { testLeftOutForATime(t, fail) })
+	}
+}
+
+func testLeftOutForATime(t *testing.T, fail func(*Decision)) {
 	c := newClock()
 	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
 	for i := range handoffFailures {
 		body := completion("m", 1000*i, 500, true)
 		d := next(t, p, body, splits(t, p, body))
-		d.failed(errored)
+		fail(d)
 		d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d})
 		if err != nil {
 			t.Fatal(err)
