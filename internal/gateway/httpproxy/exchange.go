@@ -57,6 +57,8 @@ type exchange struct {
 	pick picker.Request
 	// full: some target of the decision has refused the request because its queue is full. gaveUp: some has given it up.
 	full, gaveUp bool
+	// unretried: the retry budget has refused to send the request elsewhere.
+	unretried bool
 	// local: the last failure was one of this process.
 	local bool
 	// unconnected are the targets of the decision that could not be connected to; connected: another one could.
@@ -116,12 +118,9 @@ func (e *exchange) run(ctx context.Context) {
 
 // targets tries the targets of the present decision.
 func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result {
-	e.full, e.connected, e.unconnected = false, false, nil
+	e.full, e.connected, e.unconnected, e.unretried = false, false, nil, false
 	last := failedStatus
 	for i := range e.decision.Targets {
-		if !e.mayTry(i) {
-			break
-		}
 		if !e.decision.Begin(i) {
 			continue // it drains, or fails, since the pick
 		}
@@ -143,11 +142,17 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			e.connected = true
 		}
 		e.local = result == failedLocal
-		if e.brokeOff || !e.resends(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.decision.MayRetry() {
+		if e.brokeOff || !e.resends(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.mayRetry() {
 			break
 		}
 	}
 	return last
+}
+
+// mayRetry asks the retry budget after a failure.
+func (e *exchange) mayRetry() bool {
+	e.unretried = !e.decision.MayRetry()
+	return !e.unretried
 }
 
 // pickableAgain reports whether the request can be picked for again, after the targets of the decision have failed: their
@@ -349,8 +354,12 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		e.client.span.Failed("stalled")
 		return failedStalled
 	}
-	e.decision.Fail()
 	e.timedOut = errors.Is(err, errFirstByte) || errors.Is(context.Cause(ctx), errFirstByte)
+	if e.timedOut {
+		e.decision.FailLate()
+	} else {
+		e.decision.Fail()
+	}
 	e.log("Attempt failed", err)
 	if e.timedOut {
 		e.client.span.Failed("timeout")
