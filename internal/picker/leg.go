@@ -34,14 +34,14 @@ type HandoffRule uint8
 
 // The rules.
 const (
-	// HandoffByCost compares the plans for a request in seconds.
-	HandoffByCost HandoffRule = iota
-	// HandoffAbove hands over requests with at least so many uncached tokens on the endpoint that would serve them alone.
-	HandoffAbove
+	// HandoffOff hands over nothing, and endpoints have no roles.
+	HandoffOff HandoffRule = iota
 	// HandoffNever hands over nothing.
 	HandoffNever
-	// HandoffOff hands over nothing, and endpoints have no roles.
-	HandoffOff
+	// HandoffByCost compares the plans for a request in seconds.
+	HandoffByCost
+	// HandoffAbove hands over requests with at least so many uncached tokens on the endpoint that would serve them alone.
+	HandoffAbove
 )
 
 // HandoffSpec defines which requests are handed over. It has no effect in pools without roles.

@@ -24,7 +24,7 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	rule := &v.spec.Policy.Handoffs
 	best := s.order[0]
 	uncached := s.question.Uncached(&s.candidates[best])
-	if rule.Rule >= HandoffNever || rule.Rule == HandoffAbove && uncached < rule.UncachedTokens || uncached <= v.spec.BlockTokens {
+	if rule.Rule <= HandoffNever || rule.Rule == HandoffAbove && uncached < rule.UncachedTokens || uncached <= v.spec.BlockTokens {
 		return false, false
 	}
 	if most := v.maxLen(v.spec.Endpoints[s.index[best]].ID); most > 0 && state.total()+s.request.MaxTokens > most {
