@@ -169,30 +169,37 @@ func splittable(in *Request, r *openai.Request) bool {
 		!r.Background && r.Steering&openai.SteersTransfer == 0
 }
 
-// passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the
-// endpoint has prefilled, and the next decision is for the DecodeLeg.
+// passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the next
+// decision is for the DecodeLeg.
 func (d *Decision) passOn(handedOver bool) caller {
-	if !handedOver {
-		return d.handOver()
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
 		return caller{class: everybody}
 	}
 	d.ended = true
-	now := d.now()
-	if d.handoff.leg == DecodeLeg { // it waits for room
+	now, outcome := d.now(), Failed
+	switch {
+	case !handedOver:
 		d.leaveTarget(now)
-		d.passed(now, Failed)
-		return d.caller
+		d.handoff.lease.release()
+		if d.loading() {
+			if d.handoff.full {
+				d.Handoff(HandoffNoDecode)
+			}
+			d.handoffFailed()
+		}
+	case d.handoff.leg == DecodeLeg: // it waits for room
+		d.leaveTarget(now)
+	default: // the endpoint has prefilled
+		outcome = Completed
+		d.succeed()
+		d.handoff.lease = d.Targets[d.target].member.leases.add(now)
+		d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
+		d.complete(now)
+		d.checkBlocks(now)
 	}
-	d.succeed()
-	d.handoff.lease = d.Targets[d.target].member.leases.add(now)
-	d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
-	d.complete(now)
-	d.checkBlocks(now)
-	d.passed(now, Completed)
+	d.passed(now, outcome)
 	return d.caller
 }
 
@@ -246,7 +253,7 @@ func (d *Decision) handedOver() {
 	}
 }
 
-// handoffFailed counts an endpoint that has failed to load the blocks. d.mu is held.
+// handoffFailed counts an endpoint that has failed to load the blocks, unless its queue was full. d.mu is held.
 func (d *Decision) handoffFailed() {
 	if !d.handoff.full {
 		d.Handoff(HandoffDecodeFailed)
@@ -282,14 +289,20 @@ const (
 	unlikely = 8
 )
 
-// seconds that a hand-off of so many tokens takes.
-func (p *transferPrice) seconds(tokens int) float64 {
+// now is the price in seconds for each hand-off, and for each token of it.
+func (p *transferPrice) now() (base, perToken float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.learned {
-		return assumedBase + assumedPerToken*float64(tokens)
+		return assumedBase, assumedPerToken
 	}
-	return p.base + p.perToken*float64(tokens)
+	return p.base, p.perToken
+}
+
+// seconds that a hand-off of so many tokens takes.
+func (p *transferPrice) seconds(tokens int) float64 {
+	base, perToken := p.now()
+	return base + perToken*float64(tokens)
 }
 
 // learn takes a hand-off of so many tokens that took so many seconds.
@@ -362,35 +375,10 @@ func (d *Decision) reportsPrefill() bool {
 // addTo reports the hand-offs of a pool.
 func (h *handoffs) addTo(s *PoolStats, roles bool) {
 	if roles {
-		s.TransferSeconds = h.price.seconds(0)
-		s.TransferTokenSeconds = (h.price.seconds(pricedTokens) - s.TransferSeconds) / pricedTokens
+		s.TransferSeconds, s.TransferTokenSeconds = h.price.now()
 	}
 	s.Handoffs = map[HandoffOutcome]int64{}
 	for i := range h.outcomes {
 		s.Handoffs[HandoffOutcome(i)] = h.outcomes[i].Load()
 	}
-}
-
-// pricedTokens is a length that shows the price of a token.
-const pricedTokens = 1000
-
-// handOver ends the decision for another one of the same request, which gets what the tenant has taken.
-func (d *Decision) handOver() caller {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended {
-		return caller{class: everybody}
-	}
-	d.ended = true
-	now := d.now()
-	d.leaveTarget(now)
-	d.handoff.lease.release()
-	if d.loading() {
-		if d.handoff.full {
-			d.Handoff(HandoffNoDecode)
-		}
-		d.handoffFailed()
-	}
-	d.passed(now, Failed)
-	return d.caller
 }

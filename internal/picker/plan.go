@@ -42,12 +42,12 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	}
 	// One call for both kinds of endpoints, so that the terms that depend on all candidates are the same for both.
 	n := len(first.candidates)
-	all := append(slices.Clone(first.candidates), s.candidates...)
-	costs := make([]policy.Cost, len(all))
-	scale.Score(&s.question, all, costs)
-	first.costs = append(first.costs[:0], costs[:n]...)
+	all := slices.Concat(first.candidates, s.candidates)
+	first.costs = resize(first.costs, len(all))
+	scale.Score(&s.question, all, first.costs)
+	alone := first.costs[n+best].First
+	first.costs = first.costs[:n]
 	first.order = policy.Rank(&s.question, first.candidates, first.costs, first.order, max(1, v.spec.Policy.Attempts))
-	alone := costs[n+best].First
 	from := v.members[first.index[first.order[0]]]
 	receiver, receives := v.receiver(s, scale, from, now)
 	if receiver < 0 || rule.Rule == HandoffByCost && first.costs[first.order[0]].First+receives >= alone {
@@ -81,11 +81,13 @@ func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time) {
 	at := v.place(s.request.Model)
 	at.prefills = true
 	first.candidates = v.eligible(now, &at, state.reach(v, now), first)
+	if first.guards == noGuards { // none that answers was left
+		first.candidates, first.index = first.candidates[:0], first.index[:0]
+		return
+	}
 	n := 0
 	for c, i := range first.index {
-		// Where no endpoint that answers was left (noGuards), and where one is full, it is no help.
-		if first.guards == noGuards || !v.takes(now, i, &first.candidates[c].Load) ||
-			v.members[i].gives.leavesOut(0, now) {
+		if !v.takes(now, i, &first.candidates[c].Load) || v.members[i].gives.leavesOut(0, now) {
 			continue
 		}
 		first.candidates[n], first.index[n] = first.candidates[c], i
@@ -140,8 +142,9 @@ func (v *view) load(question *policy.Request, candidates []policy.Candidate) {
 	if question.Blocks == 0 {
 		question.Blocks = question.PromptTokens / max(1, question.BlockTokens)
 	}
+	base, perToken := v.handoffs.price.now()
 	for c := range candidates {
-		candidates[c].Delay += v.handoffs.price.seconds(question.Uncached(&candidates[c]))
+		candidates[c].Delay += base + perToken*float64(question.Uncached(&candidates[c]))
 		candidates[c].Match = kvindex.Match{}
 		candidates[c].Match.Tiers[kvblock.GPU] = uint32(question.Blocks) // at most maxKeyed
 	}
