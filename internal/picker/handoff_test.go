@@ -188,7 +188,7 @@ func TestRequestsThatFailAloneAsWellLeaveNothingOut(t *testing.T) {
 	}
 }
 
-// After failures, one hand-off at a time is let through, and whatever becomes of it, another one later.
+// After failures, one hand-off at a time is let through, and however it ends, another one later.
 func TestHandoffsAreTriedAgainOneByOne(t *testing.T) {
 	c := newClock()
 	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))

@@ -51,7 +51,7 @@ type HandoffSpec struct {
 	UncachedTokens int
 }
 
-// HandoffOutcome is what has become of a hand-off.
+// HandoffOutcome is a result of a hand-off, or of one of its attempts.
 type HandoffOutcome uint8
 
 // The outcomes.
@@ -79,7 +79,7 @@ func (o HandoffOutcome) String() string {
 	return [...]string{"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone"}[o]
 }
 
-// NoDecoder is what has become of a hand-off for which no endpoint to decode was picked.
+// NoDecoder is the outcome of a hand-off for which no endpoint to decode was picked.
 func NoDecoder(ctx context.Context) HandoffOutcome {
 	if ctx.Err() != nil {
 		return HandoffClientGone
@@ -93,7 +93,7 @@ type handoffs struct {
 	outcomes [numHandoffOutcomes]atomic.Int64
 }
 
-// handoff is what a decision for a leg has besides others. The zero value is that of a whole request.
+// handoff is the state of a decision that only hand-offs need. The zero value is that of a whole request.
 type handoff struct {
 	leg Leg
 	// prompt is kept for the DecodeLeg, whose keys need not be made again.
@@ -111,8 +111,8 @@ type handoff struct {
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
-	// loaded: the endpoint that was to load the blocks has generated a token, so that what becomes of the request from then on
-	// has nothing to do with the hand-off.
+	// loaded: the endpoint that was to load the blocks has generated a token, so that later failures
+	// have nothing to do with the hand-off.
 	loaded bool
 	// full: the present endpoint has refused the DecodeLeg because its queue is full, which is no failure.
 	full bool
@@ -124,8 +124,8 @@ type pair struct{ from, to *Target }
 // Leg is the part of the request that the decision is for.
 func (d *Decision) Leg() Leg { return d.handoff.leg }
 
-// Handoff counts what has become of the hand-off that the decision is a leg of. Completed, failed and abandoned DecodeLegs
-// are counted by the decision itself.
+// Handoff counts an outcome of the hand-off that the decision is a leg of. The decision itself counts DecodeLegs that complete, fail
+// or are abandoned.
 func (d *Decision) Handoff(outcome HandoffOutcome) { d.view.handoffs.outcomes[outcome].Add(1) }
 
 // Unconnected records that the endpoint of a PrefillLeg has answered without parameters, as engines without a connector do. owed:
@@ -281,7 +281,7 @@ type transferPrice struct {
 const (
 	// assumedBase and assumedPerToken are the price while none is learned: measured between two H200.
 	assumedBase, assumedPerToken = 0.027, 10.7e-6
-	// transferMemory is the weight of a sample after the next one.
+	// transferMemory is the factor by which each sample lowers the weights of earlier ones.
 	transferMemory = 0.98
 	// shortTransfer and longTransfer are the lengths of two assumed transfers, in thousands of tokens, that always count as one sample each.
 	shortTransfer, longTransfer = 0.5, 8

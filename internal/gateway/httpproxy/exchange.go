@@ -198,7 +198,7 @@ func (e *exchange) refused(ctx context.Context, outcome *picker.Outcome, err err
 	e.client.fail(&later)
 }
 
-// result is what has become of an attempt.
+// result is how an attempt has ended.
 type result uint8
 
 const (
@@ -217,8 +217,8 @@ const (
 	failedLeg
 )
 
-// costs reports whether an engine has worked for a request that failed so, so that sending it to another one draws on the
-// retry budget.
+// costs reports whether an engine can have worked for a request that failed so. Sending it to another one then draws on the retry
+// budget, but for what an engine has answered to a DecodeLeg.
 func (r result) costs() bool {
 	return r == failedReset || r == failedStatus || r == failedFirstByte || r == failedGaveUp
 }
@@ -226,7 +226,7 @@ func (r result) costs() bool {
 // answered reports whether an engine has answered that it does not serve the request.
 func (r result) answered() bool { return r == failedStatus || r == failedGaveUp }
 
-// again reports whether the policy tries another endpoint after a failure.
+// again reports whether another endpoint can be tried after a failure: by the policy, or because it is one of a leg.
 func (e *exchange) again(r result) bool {
 	p := &e.decision.Spec().Policy
 	if e.decision.Leg() != picker.Whole {
@@ -247,7 +247,7 @@ func (e *exchange) again(r result) bool {
 	return false
 }
 
-// more reports whether another endpoint is left to try after a failure.
+// more reports whether the request can be sent again after a failure: to another endpoint, or alone after a leg.
 func (e *exchange) more(r result) bool {
 	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole) && e.again(r)
 }
