@@ -58,14 +58,15 @@ type Endpoint struct {
 	RankHeader int
 	// Island of the endpoint; empty when the pool has none.
 	Island string
-	// Role is what the endpoint does of a request.
+	// Role is which parts of a request the endpoint serves.
 	Role Role
 	// Wire is how the engine's HTTP server is spoken to.
 	Wire Wire
 	// Ready, Serving and Terminating mean what they mean in a Kubernetes EndpointSlice.
 	Ready, Serving, Terminating bool
 	// Unreachable: the picker cannot connect to the engine. Only pickers without Kubernetes set it; in a cluster, readiness
-	// probes find out. It is for people; such an endpoint is not Ready, either, unless the pool has no other one.
+	// probes find out. Status pages show it. Such an endpoint is not Ready, unless the
+	// pool has no other one.
 	Unreachable bool
 	// NotAnswering: the engine takes connections and answers nothing. All else is as with Unreachable.
 	NotAnswering bool

@@ -1,10 +1,10 @@
 package endpoint
 
-// Role is the part of a request that an endpoint is there for. Other endpoints of its pool can have another role.
+// Role is which parts of a request an endpoint serves. The endpoints of a pool can have different roles.
 type Role uint8
 
 const (
-	// Both prefills and decodes. It is the role of endpoints that have no other one.
+	// Both prefills and decodes. It is the default.
 	Both Role = iota
 	// Prefill computes prompts whose answers other endpoints generate. No request is sent to such an endpoint alone.
 	Prefill

@@ -29,6 +29,8 @@ func AppendPrefill(dst, body []byte) []byte {
 			return true
 		case transferField, "stream", streamOptions, "max_tokens", "min_tokens", "min_completion_tokens":
 			return true
+		case "echo", "return_token_ids", "logprobs", "top_logprobs": // the answer is thrown away, and must stay small
+			return true
 		}
 		return false
 	})

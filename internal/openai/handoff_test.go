@@ -21,6 +21,11 @@ func TestBodiesOfLegs(t *testing.T) {
 			`{"model":"m","prompt":"x","stream":false,"max_tokens":1,` + asked + `}`,
 			`{"stream":true,"stream_options":{"include_usage":true},"model":"m","prompt":"x","min_tokens":5,"max_tokens":100,"kv_transfer_params":{"a":[1]}}`,
 		},
+		"what makes an answer large": {
+			`{"model":"m","echo":true,"logprobs":5,"top_logprobs":5,"return_token_ids":true,"prompt":"x"}`,
+			`{"model":"m","prompt":"x","stream":false,"max_tokens":1,` + asked + `}`,
+			`{"model":"m","echo":true,"logprobs":5,"top_logprobs":5,"return_token_ids":true,"prompt":"x","kv_transfer_params":{"a":[1]}}`,
+		},
 		"another bound": {
 			`{"model":"m","messages":[{"role":"user","content":"}"}],"max_completion_tokens":9}`,
 			`{"model":"m","messages":[{"role":"user","content":"}"}],"max_completion_tokens":1,"stream":false,"max_tokens":1,` + asked + `}`,

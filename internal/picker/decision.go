@@ -184,7 +184,6 @@ func (d *Decision) begin(i int) {
 	t := &d.Targets[i]
 	d.sound = t.member.circuit.Failures() == 0
 	if d.session != 0 && d.handoff.leg != PrefillLeg { // the next turn begins where the answer was generated
-
 		d.view.homes.Put(d.session, t.member.hash, now)
 	}
 	uncached := t.uncached

@@ -15,8 +15,7 @@ func TestErrorsThatRequestsCauseKeepAtMostHalfOut(t *testing.T) {
 			for i := range 5 {
 				m := p.current.Load().pools[0].members[i]
 				for range spec.Policy.CircuitFailures {
-					m.circuit.SetAnswered(tc.answered)
-					m.circuit.Fail(p.now(), spec.Policy.CircuitFailures, spec.Policy.CircuitOpen)
+					m.circuit.Fail(p.now(), spec.Policy.CircuitFailures, spec.Policy.CircuitOpen, tc.answered)
 				}
 			}
 			chosen := map[string]bool{}
@@ -35,6 +34,21 @@ func TestErrorsThatRequestsCauseKeepAtMostHalfOut(t *testing.T) {
 			assertIdle(t, p)
 		})
 	}
+}
+
+// What fails at an address that is none of the pool's says nothing about the endpoint that was picked.
+func TestFailuresElsewhereLeaveTheCircuitAsItIs(t *testing.T) {
+	spec := testSpec(t, 1)
+	p := newPicker(t, newClock(), spec)
+	d := pick(t, p, completion("m", 0, 200, true))
+	m := d.Targets[0].member
+	m.circuit.Fail(p.now(), spec.Policy.CircuitFailures, spec.Policy.CircuitOpen, false)
+	d.Served("192.0.2.1:8000", 1, 1)
+	d.failed(errored)
+	if m.circuit.Answers() || m.circuit.Failures() != 1 {
+		t.Errorf("answers: %v, %d failures", m.circuit.Answers(), m.circuit.Failures())
+	}
+	d.End(Failed)
 }
 
 func TestTheRetryBudget(t *testing.T) {

@@ -9,6 +9,10 @@ import (
 // circuit counts it, and the time of the request is not used for learning.
 func (d *Decision) Fail() { d.failed(unanswered) }
 
+// FailLate is Fail for a target that has not begun to answer in time. If it was to load the blocks of another endpoint, that can be
+// the fault of either.
+func (d *Decision) FailLate() { d.failed(late) }
+
 // Unasked records that a gateway answered by itself without asking an endpoint. That says nothing about the endpoint, and the
 // time of the request is not used for learning.
 func (d *Decision) Unasked() {
@@ -24,6 +28,7 @@ type failure uint8
 
 const (
 	unanswered failure = iota // or the connection has closed before the end of the answer
+	late                      // no first byte in time
 	errored                   // the endpoint has answered with an error
 	gaveUp                    // the endpoint has answered that it has given the request up
 )
@@ -35,24 +40,23 @@ func (d *Decision) failed(how failure) {
 	if d.ended {
 		return
 	}
-	if how == errored && d.loading() { // that it could not load the blocks is mostly the fault of others
+	if (how == errored || how == late) && d.loading() { // that it could not load the blocks is mostly the fault of others
 		d.handoff.accused = &pair{d.handoff.from, &d.Targets[d.target]}
 		d.giveUpTrial()
 	} else {
 		d.probe = false
-		d.Targets[d.target].member.circuit.SetAnswered(how != unanswered)
-		d.fail(&d.Targets[d.target])
+		d.fail(&d.Targets[d.target], how == errored || how == gaveUp)
 	}
 	d.booking.Drop(d.now())
 }
 
-// fail counts a failed attempt at a target. d.mu is held.
-func (d *Decision) fail(t *Target) {
+// fail counts a failed attempt at a target. answered: it was an answer. d.mu is held.
+func (d *Decision) fail(t *Target, answered bool) {
 	if d.elsewhere {
 		return
 	}
 	p := &d.view.spec.Policy
-	t.member.circuit.Fail(d.now(), p.CircuitFailures, p.CircuitOpen)
+	t.member.circuit.Fail(d.now(), p.CircuitFailures, p.CircuitOpen, answered)
 	t.member.usage.failed()
 	t.member.stats.failures.Add(1)
 }

@@ -18,7 +18,7 @@ func TestAFallbackThatFailsSinceThePickIsPassedOver(t *testing.T) {
 		t.Helper()
 		m := d.Targets[at].member
 		for range spec.Policy.CircuitFailures {
-			m.circuit.Fail(clock.Now(), spec.Policy.CircuitFailures, spec.Policy.CircuitOpen)
+			m.circuit.Fail(clock.Now(), spec.Policy.CircuitFailures, spec.Policy.CircuitOpen, false)
 		}
 	}
 	fail(1)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
@@ -30,6 +31,7 @@ func TestWhatFailsIsBlamed(t *testing.T) {
 		outcomes int64
 	}{
 		"the blocks cannot be loaded": {func(d *Decision) { d.failed(errored) }, HandoffDecodeFailed, 1, 0, 1},
+		"the blocks do not come":      {func(d *Decision) { d.FailLate() }, HandoffDecodeFailed, 1, 0, 1},
 		"the second engine gives up":  {func(d *Decision) { d.failed(gaveUp) }, HandoffDecodeFailed, 0, 1, 1},
 		"the second engine breaks":    {func(d *Decision) { d.Fail() }, HandoffDecodeFailed, 0, 1, 1},
 		"an error after the first token": {func(d *Decision) {
@@ -85,7 +87,7 @@ func TestAProbeThatCannotLoadIsGivenUp(t *testing.T) {
 	first := splits(t, p, body)
 	policy, second := p.named("default/m").spec.Policy, p.named("default/m").members[1]
 	for range policy.CircuitFailures {
-		second.circuit.Fail(c.Now(), policy.CircuitFailures, policy.CircuitOpen)
+		second.circuit.Fail(c.Now(), policy.CircuitFailures, policy.CircuitOpen, false)
 	}
 	c.advance(policy.CircuitOpen + time.Second)
 	d := next(t, p, body, first)
@@ -186,7 +188,7 @@ func TestRequestsThatFailAloneAsWellLeaveNothingOut(t *testing.T) {
 	}
 }
 
-// After failures, one hand-off at a time is let through, and whatever becomes of it, another one later.
+// After failures, one hand-off at a time is let through, and however it ends, another one later.
 func TestHandoffsAreTriedAgainOneByOne(t *testing.T) {
 	c := newClock()
 	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
@@ -247,6 +249,17 @@ func TestAnEndpointWithoutAConnectorIsAskedRarely(t *testing.T) {
 				t.Errorf("asked %d times, want %d", asked, want)
 			}
 		})
+	}
+}
+
+// What is to be transferred is no hit: otherwise new pods would be given prompts in place of the prefixes that many requests share.
+func TestBlocksToBeTransferredAreNoHit(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+	body := completion("m", 0, 500, true)
+	next(t, p, body, splits(t, p, body)).End(ClientGone)
+	if seen := &p.named("default/m").hot.seen; *seen != ([hotSeen]kvblock.Key{}) {
+		t.Error("a hand-off without a hit is remembered as one")
 	}
 }
 

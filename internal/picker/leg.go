@@ -34,14 +34,14 @@ type HandoffRule uint8
 
 // The rules.
 const (
-	// HandoffByCost compares the plans for a request in seconds.
-	HandoffByCost HandoffRule = iota
-	// HandoffAbove hands over requests with at least so many uncached tokens on the endpoint that would serve them alone.
-	HandoffAbove
+	// HandoffOff hands over nothing, and endpoints have no roles.
+	HandoffOff HandoffRule = iota
 	// HandoffNever hands over nothing.
 	HandoffNever
-	// HandoffOff hands over nothing, and endpoints have no roles.
-	HandoffOff
+	// HandoffByCost compares the plans for a request in seconds.
+	HandoffByCost
+	// HandoffAbove hands over requests with at least so many uncached tokens on the endpoint that would serve them alone.
+	HandoffAbove
 )
 
 // HandoffSpec defines which requests are handed over. It has no effect in pools without roles.
@@ -51,7 +51,7 @@ type HandoffSpec struct {
 	UncachedTokens int
 }
 
-// HandoffOutcome is what has become of a hand-off.
+// HandoffOutcome is a result of a hand-off, or of one of its attempts.
 type HandoffOutcome uint8
 
 // The outcomes.
@@ -79,7 +79,7 @@ func (o HandoffOutcome) String() string {
 	return [...]string{"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone"}[o]
 }
 
-// NoDecoder is what has become of a hand-off for which no endpoint to decode was picked.
+// NoDecoder is the outcome of a hand-off for which no endpoint to decode was picked.
 func NoDecoder(ctx context.Context) HandoffOutcome {
 	if ctx.Err() != nil {
 		return HandoffClientGone
@@ -93,7 +93,7 @@ type handoffs struct {
 	outcomes [numHandoffOutcomes]atomic.Int64
 }
 
-// handoff is what a decision for a leg has besides others. The zero value is that of a whole request.
+// handoff is the state of a decision that only hand-offs need. The zero value is that of a whole request.
 type handoff struct {
 	leg Leg
 	// prompt is kept for the DecodeLeg, whose keys need not be made again.
@@ -111,8 +111,8 @@ type handoff struct {
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
-	// loaded: the endpoint that was to load the blocks has generated a token, so that what becomes of the request from then on
-	// has nothing to do with the hand-off.
+	// loaded: the endpoint that was to load the blocks has generated a token, so that later failures
+	// have nothing to do with the hand-off.
 	loaded bool
 	// full: the present endpoint has refused the DecodeLeg because its queue is full, which is no failure.
 	full bool
@@ -124,8 +124,8 @@ type pair struct{ from, to *Target }
 // Leg is the part of the request that the decision is for.
 func (d *Decision) Leg() Leg { return d.handoff.leg }
 
-// Handoff counts what has become of the hand-off that the decision is a leg of. Completed, failed and abandoned DecodeLegs
-// are counted by the decision itself.
+// Handoff counts an outcome of the hand-off that the decision is a leg of. The decision itself counts DecodeLegs that complete, fail
+// or are abandoned.
 func (d *Decision) Handoff(outcome HandoffOutcome) { d.view.handoffs.outcomes[outcome].Add(1) }
 
 // Unconnected records that the endpoint of a PrefillLeg has answered without parameters, as engines without a connector do. owed:
@@ -169,30 +169,37 @@ func splittable(in *Request, r *openai.Request) bool {
 		!r.Background && r.Steering&openai.SteersTransfer == 0
 }
 
-// passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the
-// endpoint has prefilled, and the next decision is for the DecodeLeg.
+// passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the next
+// decision is for the DecodeLeg.
 func (d *Decision) passOn(handedOver bool) caller {
-	if !handedOver {
-		return d.handOver()
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
 		return caller{class: everybody}
 	}
 	d.ended = true
-	now := d.now()
-	if d.handoff.leg == DecodeLeg { // it waits for room
+	now, outcome := d.now(), Failed
+	switch {
+	case !handedOver:
 		d.leaveTarget(now)
-		d.passed(now, Failed)
-		return d.caller
+		d.handoff.lease.release()
+		if d.loading() {
+			if d.handoff.full {
+				d.Handoff(HandoffNoDecode)
+			}
+			d.handoffFailed()
+		}
+	case d.handoff.leg == DecodeLeg: // it waits for room
+		d.leaveTarget(now)
+	default: // the endpoint has prefilled
+		outcome = Completed
+		d.succeed()
+		d.handoff.lease = d.Targets[d.target].member.leases.add(now)
+		d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
+		d.complete(now)
+		d.checkBlocks(now)
 	}
-	d.succeed()
-	d.handoff.lease = d.Targets[d.target].member.leases.add(now)
-	d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
-	d.complete(now)
-	d.checkBlocks(now)
-	d.passed(now, Completed)
+	d.passed(now, outcome)
 	return d.caller
 }
 
@@ -246,7 +253,7 @@ func (d *Decision) handedOver() {
 	}
 }
 
-// handoffFailed counts an endpoint that has failed to load the blocks. d.mu is held.
+// handoffFailed counts an endpoint that has failed to load the blocks, unless its queue was full. d.mu is held.
 func (d *Decision) handoffFailed() {
 	if !d.handoff.full {
 		d.Handoff(HandoffDecodeFailed)
@@ -274,7 +281,7 @@ type transferPrice struct {
 const (
 	// assumedBase and assumedPerToken are the price while none is learned: measured between two H200.
 	assumedBase, assumedPerToken = 0.027, 10.7e-6
-	// transferMemory is the weight of a sample after the next one.
+	// transferMemory is the factor by which each sample lowers the weights of earlier ones.
 	transferMemory = 0.98
 	// shortTransfer and longTransfer are the lengths of two assumed transfers, in thousands of tokens, that always count as one sample each.
 	shortTransfer, longTransfer = 0.5, 8
@@ -282,14 +289,20 @@ const (
 	unlikely = 8
 )
 
-// seconds that a hand-off of so many tokens takes.
-func (p *transferPrice) seconds(tokens int) float64 {
+// now is the price in seconds for each hand-off, and for each token of it.
+func (p *transferPrice) now() (base, perToken float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.learned {
-		return assumedBase + assumedPerToken*float64(tokens)
+		return assumedBase, assumedPerToken
 	}
-	return p.base + p.perToken*float64(tokens)
+	return p.base, p.perToken
+}
+
+// seconds that a hand-off of so many tokens takes.
+func (p *transferPrice) seconds(tokens int) float64 {
+	base, perToken := p.now()
+	return base + perToken*float64(tokens)
 }
 
 // learn takes a hand-off of so many tokens that took so many seconds.
@@ -362,35 +375,10 @@ func (d *Decision) reportsPrefill() bool {
 // addTo reports the hand-offs of a pool.
 func (h *handoffs) addTo(s *PoolStats, roles bool) {
 	if roles {
-		s.TransferSeconds = h.price.seconds(0)
-		s.TransferTokenSeconds = (h.price.seconds(pricedTokens) - s.TransferSeconds) / pricedTokens
+		s.TransferSeconds, s.TransferTokenSeconds = h.price.now()
 	}
 	s.Handoffs = map[HandoffOutcome]int64{}
 	for i := range h.outcomes {
 		s.Handoffs[HandoffOutcome(i)] = h.outcomes[i].Load()
 	}
-}
-
-// pricedTokens is a length that shows the price of a token.
-const pricedTokens = 1000
-
-// handOver ends the decision for another one of the same request, which gets what the tenant has taken.
-func (d *Decision) handOver() caller {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended {
-		return caller{class: everybody}
-	}
-	d.ended = true
-	now := d.now()
-	d.leaveTarget(now)
-	d.handoff.lease.release()
-	if d.loading() {
-		if d.handoff.full {
-			d.Handoff(HandoffNoDecode)
-		}
-		d.handoffFailed()
-	}
-	d.passed(now, Failed)
-	return d.caller
 }

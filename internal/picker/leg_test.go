@@ -131,14 +131,10 @@ func TestRequestsAreHandedOverAboveABound(t *testing.T) {
 	}
 }
 
+// ids are a prompt of n tokens.
 func ids(n int) string {
 	body := completion("m", 0, n, false)
-	var request openai.Request
-	if err := openai.Parse(openai.Completions, body, &request); err != nil {
-		panic(err)
-	}
-	at := len(`{"model":"m","prompt":`)
-	return string(body[at : len(body)-len(`,"stream":false}`)])
+	return string(body[len(`{"model":"m","prompt":`) : len(body)-len(`,"stream":false}`)])
 }
 
 func TestARequestIsBookedOnOneEndpointAtATime(t *testing.T) {
@@ -204,12 +200,21 @@ func TestALegThatEndsEarlyLeavesNothing(t *testing.T) {
 }
 
 func TestEndpointsWhoseHandoffsFailAreLeftOutForATime(t *testing.T) {
+	for name, fail := range map[string]func(*Decision){
+		"with an error": func(d *Decision) { d.failed(errored) },
+		"by hanging":    (*Decision).FailLate,
+	} {
+		t.Run(name, func(t *testing.T) { testLeftOutForATime(t, fail) })
+	}
+}
+
+func testLeftOutForATime(t *testing.T, fail func(*Decision)) {
 	c := newClock()
 	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
 	for i := range handoffFailures {
 		body := completion("m", 1000*i, 500, true)
 		d := next(t, p, body, splits(t, p, body))
-		d.failed(errored)
+		fail(d)
 		d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d})
 		if err != nil {
 			t.Fatal(err)
@@ -245,7 +250,7 @@ func TestPlansAreComparedInSeconds(t *testing.T) {
 		defer d.End(ClientGone)
 		return d.Leg()
 	}
-	busy := func(p *Picker, c *clock, pod string, n int) {
+	busy := func(p *Picker, pod string, n int) {
 		for i := range n {
 			d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: completion("m", 1000*i, 100, true),
 				Allow: func(ep *endpoint.Endpoint) bool { return ep.Pod == pod }})
@@ -254,14 +259,18 @@ func TestPlansAreComparedInSeconds(t *testing.T) {
 			}
 			d.FirstToken()
 		}
-		_ = c
 	}
 	c := newClock()
 	p := newPicker(t, c, rolesSpec(t, HandoffSpec{}, roles...))
+	busy(p, "pod-1", 20)
+	if got := leg(p, 8000); got != Whole {
+		t.Errorf("20 running streams without a rule: leg %v for 8000 tokens", got)
+	}
+	p = newPicker(t, c, rolesSpec(t, HandoffSpec{Rule: HandoffByCost}, roles...))
 	if got := leg(p, 8000); got != Whole {
 		t.Errorf("an idle endpoint that decodes: leg %v for 8000 tokens", got)
 	}
-	busy(p, c, "pod-1", 20)
+	busy(p, "pod-1", 20)
 	if got := leg(p, 60); got != Whole {
 		t.Errorf("20 running streams: leg %v for 60 tokens", got)
 	}

@@ -220,7 +220,9 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	d := v.decide(p.now, s, question, state, probe)
 	d.picked = now
 	d.Duration = p.now().Sub(state.start)
-	p.remember(v, s, state, d.Targets[0].Predicted, now)
+	if state.leg != DecodeLeg { // its match is what will be transferred, not what the endpoint holds
+		p.remember(v, s, state, d.Targets[0].Predicted, now)
+	}
 	d.account = p.account(v, d, s, question, state, now)
 	state.steps.end(StepBook, p.now)
 	if log := p.options.Log.V(1); log.Enabled() {

@@ -24,16 +24,16 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	rule := &v.spec.Policy.Handoffs
 	best := s.order[0]
 	uncached := s.question.Uncached(&s.candidates[best])
-	if rule.Rule >= HandoffNever || rule.Rule == HandoffAbove && uncached < rule.UncachedTokens || uncached <= v.spec.BlockTokens {
+	if rule.Rule <= HandoffNever || rule.Rule == HandoffAbove && uncached < rule.UncachedTokens || uncached <= v.spec.BlockTokens {
 		return false, false
 	}
 	if most := v.maxLen(v.spec.Endpoints[s.index[best]].ID); most > 0 && state.total()+s.request.MaxTokens > most {
 		return false, false // the engine refuses it, but only with max_tokens as the client has sent it
 	}
-	side := p.scratch.Get().(*scratch)
-	defer p.release(side)
-	v.prefillers(s, side, state, now)
-	if len(side.candidates) == 0 {
+	first := p.scratch.Get().(*scratch)
+	defer p.release(first)
+	v.prefillers(s, first, state, now)
+	if len(first.candidates) == 0 {
 		return false, false
 	}
 	scale := v.strategy
@@ -41,16 +41,16 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 		scale = yardstick
 	}
 	// One call for both kinds of endpoints, so that the terms that depend on all candidates are the same for both.
-	n := len(side.candidates)
-	all := append(slices.Clone(side.candidates), s.candidates...)
-	costs := make([]policy.Cost, len(all))
-	scale.Score(&s.question, all, costs)
-	side.costs = append(side.costs[:0], costs[:n]...)
-	side.order = policy.Rank(&s.question, side.candidates, side.costs, side.order, max(1, v.spec.Policy.Attempts))
-	alone := costs[n+best].First
-	from := v.members[side.index[side.order[0]]]
+	n := len(first.candidates)
+	all := slices.Concat(first.candidates, s.candidates)
+	first.costs = resize(first.costs, len(all))
+	scale.Score(&s.question, all, first.costs)
+	alone := first.costs[n+best].First
+	first.costs = first.costs[:n]
+	first.order = policy.Rank(&s.question, first.candidates, first.costs, first.order, max(1, v.spec.Policy.Attempts))
+	from := v.members[first.index[first.order[0]]]
 	receiver, receives := v.receiver(s, scale, from, now)
-	if receiver < 0 || rule.Rule == HandoffByCost && side.costs[side.order[0]].First+receives >= alone {
+	if receiver < 0 || rule.Rule == HandoffByCost && first.costs[first.order[0]].First+receives >= alone {
 		return false, false
 	}
 	to := v.members[s.index[receiver]]
@@ -66,38 +66,40 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	}
 	state.coming = to
 	state.leg = PrefillLeg
-	s.candidates, side.candidates = side.candidates, s.candidates
-	s.index, side.index = side.index, s.index
-	s.matches, side.matches = side.matches, s.matches
-	s.ignored, side.ignored = side.ignored, s.ignored
-	s.costs, side.costs = side.costs, s.costs
-	s.order, side.order = side.order, s.order
+	s.candidates, first.candidates = first.candidates, s.candidates
+	s.index, first.index = first.index, s.index
+	s.matches, first.matches = first.matches, s.matches
+	s.ignored, first.ignored = first.ignored, s.ignored
+	s.costs, first.costs = first.costs, s.costs
+	s.order, first.order = first.order, s.order
 	return true, probe
 }
 
-// prefillers leaves the endpoints that can take the first leg of a request now, with their matches, in side. s has those for
+// prefillers leaves the endpoints that can take the first leg of a request now, with their matches, in first. s has those for
 // the entire request.
-func (v *view) prefillers(s, side *scratch, state *pickState, now time.Time) {
+func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time) {
 	at := v.place(s.request.Model)
 	at.prefills = true
-	side.candidates = v.eligible(now, &at, state.reach(v, now), side)
+	first.candidates = v.eligible(now, &at, state.reach(v, now), first)
+	if first.guards == noGuards { // none that answers was left
+		first.candidates, first.index = first.candidates[:0], first.index[:0]
+		return
+	}
 	n := 0
-	for c, i := range side.index {
-		// Where no endpoint that answers was left (noGuards), and where one is full, it is no help.
-		if side.guards == noGuards || !v.takes(now, i, &side.candidates[c].Load) ||
-			v.members[i].gives.leavesOut(0, now) {
+	for c, i := range first.index {
+		if !v.takes(now, i, &first.candidates[c].Load) || v.members[i].gives.leavesOut(0, now) {
 			continue
 		}
-		side.candidates[n], side.index[n] = side.candidates[c], i
+		first.candidates[n], first.index[n] = first.candidates[c], i
 		n++
 	}
-	side.candidates, side.index = side.candidates[:n], side.index[:n]
-	v.matchKeys(side, &state.prompt, true)
-	side.chunks = resize(side.chunks, len(s.chunks))
+	first.candidates, first.index = first.candidates[:n], first.index[:n]
+	v.matchKeys(first, &state.prompt, true)
+	first.chunks = resize(first.chunks, len(s.chunks))
 	for h := range s.chunks {
-		side.chunks[h] = append(side.chunks[h][:0], s.chunks[h]...)
+		first.chunks[h] = append(first.chunks[h][:0], s.chunks[h]...)
 	}
-	v.matchRouted(side, &state.prompt)
+	v.matchRouted(first, &state.prompt)
 }
 
 // receiver is the candidate that a request is best handed over to by an endpoint, and what the hand-off and the wait there cost, in
@@ -140,8 +142,9 @@ func (v *view) load(question *policy.Request, candidates []policy.Candidate) {
 	if question.Blocks == 0 {
 		question.Blocks = question.PromptTokens / max(1, question.BlockTokens)
 	}
+	base, perToken := v.handoffs.price.now()
 	for c := range candidates {
-		candidates[c].Delay += v.handoffs.price.seconds(question.Uncached(&candidates[c]))
+		candidates[c].Delay += base + perToken*float64(question.Uncached(&candidates[c]))
 		candidates[c].Match = kvindex.Match{}
 		candidates[c].Match.Tiers[kvblock.GPU] = uint32(question.Blocks) // at most maxKeyed
 	}

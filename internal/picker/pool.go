@@ -55,7 +55,7 @@ type member struct {
 	// coming is the number of requests that other endpoints prefill for this one. gives and receives are what is known of it as
 	// the endpoint that prefills, and as the one that loads the blocks.
 	coming          atomic.Int64
-	gives, receives side
+	gives, receives partners
 	leases          leases
 }
 

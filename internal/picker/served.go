@@ -178,8 +178,7 @@ func (p *Passed) Silent() { p.judge(nothingKnown) }
 // fail counts a failure of the endpoint. answers: it is there, so that requests can be the reason.
 func (p *Passed) fail(answers bool) {
 	d := p.by.decision
-	p.member.circuit.SetAnswered(answers)
-	p.member.circuit.Fail(d.now(), d.view.spec.Policy.CircuitFailures, d.view.spec.Policy.CircuitOpen)
+	p.member.circuit.Fail(d.now(), d.view.spec.Policy.CircuitFailures, d.view.spec.Policy.CircuitOpen, answers)
 	p.member.stats.failures.Add(1)
 }
 

@@ -171,9 +171,10 @@ type PoolStats struct {
 	Checks Checks
 	// Doubts are the classes of requests whose tokens do not fit at present.
 	Doubts []Doubt
-	// Handoffs counts hand-offs between endpoints by what has become of them.
+	// Handoffs counts hand-offs between endpoints by their outcomes.
 	Handoffs map[HandoffOutcome]int64
-	// Transfer is what hand-offs cost: seconds for each, and for each token. It is 0 in pools without roles.
+	// TransferSeconds and TransferTokenSeconds are the price of hand-offs: seconds for each, and seconds for each token that the endpoint
+	// which decodes lacks. They are 0 in pools without roles.
 	TransferSeconds, TransferTokenSeconds float64
 	// Refused requests found no endpoint; Retries went to a fallback.
 	// Unretried failed where the retry budget was used up.

@@ -28,8 +28,7 @@ import (
 // meanwhile: eviction while a request waits is no mistake.
 //
 // Classes of plain requests always have a record. Clients choose the traits of others, so that of those classes only the maxOdd that
-// were answered last have one: a client with requests of all classes makes an endpoint hold 64 records of at most 6 KiB, in place of
-// 384. A class whose record was dropped begins again, trusted.
+// were answered last have one: an endpoint has at most 64 records of 6 KiB. A class whose record was dropped begins again, trusted.
 type trust struct {
 	lost    atomic.Int32 // records that are
 	records [numClasses]atomic.Pointer[record]
@@ -85,9 +84,10 @@ const (
 	trustProbe   = 16
 	trustGrace   = 2 * time.Second
 	maxSuspects  = 32
-	maxOdd       = 16
 	distrustPart = 0.5
 	regainPart   = 0.75
+	// maxOdd is the most classes of requests with traits that have a record.
+	maxOdd = 16
 )
 
 // verdict is how many prompt tokens were announced, and how many of them were found, for which tenant and when.

@@ -57,6 +57,8 @@ type exchange struct {
 	pick picker.Request
 	// full: some target of the decision has refused the request because its queue is full. gaveUp: some has given it up.
 	full, gaveUp bool
+	// unretried: the retry budget has refused to send the request elsewhere.
+	unretried bool
 	// local: the last failure was one of this process.
 	local bool
 	// unconnected are the targets of the decision that could not be connected to; connected: another one could.
@@ -116,12 +118,9 @@ func (e *exchange) run(ctx context.Context) {
 
 // targets tries the targets of the present decision.
 func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result {
-	e.full, e.connected, e.unconnected = false, false, nil
+	e.full, e.connected, e.unconnected, e.unretried = false, false, nil, false
 	last := failedStatus
 	for i := range e.decision.Targets {
-		if !e.mayTry(i) {
-			break
-		}
 		if !e.decision.Begin(i) {
 			continue // it drains, or fails, since the pick
 		}
@@ -143,11 +142,17 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			e.connected = true
 		}
 		e.local = result == failedLocal
-		if e.brokeOff || !e.resends(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.decision.MayRetry() {
+		if e.brokeOff || !e.resends(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.mayRetry() {
 			break
 		}
 	}
 	return last
+}
+
+// mayRetry asks the retry budget after a failure.
+func (e *exchange) mayRetry() bool {
+	e.unretried = !e.decision.MayRetry()
+	return !e.unretried
 }
 
 // pickableAgain reports whether the request can be picked for again, after the targets of the decision have failed: their
@@ -193,7 +198,7 @@ func (e *exchange) refused(ctx context.Context, outcome *picker.Outcome, err err
 	e.client.fail(&later)
 }
 
-// result is what has become of an attempt.
+// result is how an attempt has ended.
 type result uint8
 
 const (
@@ -212,8 +217,8 @@ const (
 	failedLeg
 )
 
-// costs reports whether an engine has worked for a request that failed so, so that sending it to another one draws on the
-// retry budget.
+// costs reports whether an engine can have worked for a request that failed so. Sending it to another one then draws on the retry
+// budget, but for what an engine has answered to a DecodeLeg.
 func (r result) costs() bool {
 	return r == failedReset || r == failedStatus || r == failedFirstByte || r == failedGaveUp
 }
@@ -221,7 +226,7 @@ func (r result) costs() bool {
 // answered reports whether an engine has answered that it does not serve the request.
 func (r result) answered() bool { return r == failedStatus || r == failedGaveUp }
 
-// again reports whether the policy tries another endpoint after a failure.
+// again reports whether another endpoint can be tried after a failure: by the policy, or because it is one of a leg.
 func (e *exchange) again(r result) bool {
 	p := &e.decision.Spec().Policy
 	if e.decision.Leg() != picker.Whole {
@@ -242,7 +247,7 @@ func (e *exchange) again(r result) bool {
 	return false
 }
 
-// more reports whether another endpoint is left to try after a failure.
+// more reports whether the request can be sent again after a failure: to another endpoint, or alone after a leg.
 func (e *exchange) more(r result) bool {
 	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole) && e.again(r)
 }
@@ -349,8 +354,12 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		e.client.span.Failed("stalled")
 		return failedStalled
 	}
-	e.decision.Fail()
 	e.timedOut = errors.Is(err, errFirstByte) || errors.Is(context.Cause(ctx), errFirstByte)
+	if e.timedOut {
+		e.decision.FailLate()
+	} else {
+		e.decision.Fail()
+	}
 	e.log("Attempt failed", err)
 	if e.timedOut {
 		e.client.span.Failed("timeout")

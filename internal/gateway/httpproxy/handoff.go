@@ -35,16 +35,19 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		return true
 	case leg == picker.Whole:
 		return e.pickableAgain()
-	case e.brokeOff:
-		return false
-	case leg == picker.DecodeLeg && r == failedFull && e.decision.Spec().Policy.Admission.Queue && e.blocksLast():
-		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(picker.BlocksLast)
-		return true
 	case leg == picker.PrefillLeg:
 		if r != failedLeg {
 			e.decision.Handoff(picker.HandoffPrefillFailed)
 		}
-	case r.costs() && !r.answered() && !e.decision.MayRetry(): // what answers that it cannot load the blocks has computed nothing
+		if e.brokeOff {
+			return false
+		}
+	case e.brokeOff:
+		return false
+	case r == failedFull && e.decision.Spec().Policy.Admission.Queue && e.blocksLast():
+		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(picker.BlocksLast)
+		return true
+	case r.costs() && !r.answered() && (e.unretried || !e.decision.MayRetry()): // what answers that it cannot load the blocks has computed nothing
 		return false
 	}
 	e.dropHandedOver()
@@ -53,20 +56,15 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 }
 
 // resends reports whether the present leg can be sent to another target after a failure. Parameters with which one endpoint
-// could not load the blocks are of no use to another one.
+// could not load the blocks are of no use to another one. A second time-out of a leg would double the client's wait.
 func (e *exchange) resends(r result) bool {
 	switch e.decision.Leg() {
 	case picker.DecodeLeg:
-		return !r.answered() && e.again(r)
-	case picker.PrefillLeg: // a second time-out would double the client's wait
+		return e.attempt+1 < decodeAttempts && e.blocksLast() && r != failedFirstByte && !r.answered() && e.again(r)
+	case picker.PrefillLeg:
 		return r != failedFirstByte && e.again(r)
 	}
 	return e.again(r)
-}
-
-// mayTry reports whether the present leg can be sent to its i-th target: the blocks must still be there.
-func (e *exchange) mayTry(i int) bool {
-	return e.handed == nil || i == 0 || i < decodeAttempts && e.blocksLast()
 }
 
 // blocksLast reports whether the engine that has prefilled can be counted on to hold the blocks.

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -161,6 +163,79 @@ func TestAPrefillThatHangsGoesAlone(t *testing.T) {
 	}
 	if n, m := len(p[0].requests())+len(p[1].requests()), len(d[0].requests())+len(d[1].requests()); n != 1 || m != 1 {
 		t.Errorf("%d prefills, %d requests alone", n, m)
+	}
+}
+
+// hangs answers requests without parameters only, as an engine does whose blocks do not come.
+func (p *party) hangs() {
+	p.does(func(w http.ResponseWriter, r *http.Request) {
+		if p.latest()["kv_transfer_params"] != nil {
+			<-r.Context().Done()
+			return
+		}
+		answerJSON(w, 200, `{"choices":[{"text":"of d alone","finish_reason":"length"}],"usage":{"prompt_tokens":100,"completion_tokens":5}}`)
+	})
+}
+
+// Blocks that do not come are not waited for at another endpoint, and are not the fault of the one that waits for them.
+func TestADecodeThatHangsGoesAlone(t *testing.T) {
+	h, _, d := withRolesOf(t, Options{}, func(s *picker.Spec) { s.Policy.FirstByte = 500 * time.Millisecond })
+	d[0].hangs()
+	d[1].hangs()
+	const n = 3
+	for i := range n {
+		answer := h.post("/v1/completions", strings.ReplaceAll(prompted(""), "7", strconv.Itoa(i)))
+		if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || !strings.Contains(string(body), "of d alone") {
+			t.Errorf("status %d: %.200s", answer.StatusCode, body)
+		}
+	}
+	if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(map[string]int64{"decode_failed": n}) {
+		t.Errorf("hand-offs %v", got)
+	}
+	if got := len(d[0].requests()) + len(d[1].requests()); got != 2*n {
+		t.Errorf("%d requests to endpoints that decode, want two for each", got)
+	}
+	if stats := h.picker.Stats()[0].Endpoints; stats[2].Failures+stats[3].Failures != 0 {
+		t.Errorf("endpoints that decode have failed %d and %d times", stats[2].Failures, stats[3].Failures)
+	}
+}
+
+// A prefill on which two engines crash is counted, and its request is not sent to a third.
+func TestAPrefillThatCrashesEnginesIsCounted(t *testing.T) {
+	h, p, d := withRoles(t)
+	for i := range p {
+		p[i].does(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	}
+	if answer := h.post("/v1/completions", prompted("")); answer.StatusCode != 502 {
+		t.Errorf("status %d", answer.StatusCode)
+	}
+	if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(map[string]int64{"prefill_failed": 1}) {
+		t.Errorf("hand-offs %v", got)
+	}
+	if n := len(d[0].requests()) + len(d[1].requests()); n != 0 {
+		t.Errorf("%d requests to endpoints that decode", n)
+	}
+}
+
+// A failure asks the retry budget once.
+func TestARetryIsRefusedOnce(t *testing.T) {
+	h, _, d := withRoles(t)
+	for i := range d {
+		d[i].does(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	}
+	decision, err := h.picker.Pick(t.Context(), &picker.Request{Route: openai.Completions, Body: []byte(prompted(""))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for decision.MayRetry() { // until the budget is used up
+	}
+	decision.End(picker.ClientGone)
+	before := h.picker.Stats()[0].Unretried
+	if answer := h.post("/v1/completions", prompted("")); answer.StatusCode != 502 {
+		t.Errorf("status %d", answer.StatusCode)
+	}
+	if n := h.picker.Stats()[0].Unretried - before; n != 1 {
+		t.Errorf("%d retries were refused", n)
 	}
 }
 

@@ -105,7 +105,7 @@ func prompted(more string) string {
 	return `{"model":"m","prompt":[` + strings.TrimSuffix(strings.Repeat("7,", 100), ",") + `]` + more + `}`
 }
 
-// handoffs waits until nothing is under way, and returns what has become of hand-offs.
+// handoffs waits until nothing is under way, and returns the outcomes of hand-offs.
 func (h *house) handoffs() map[string]int64 {
 	h.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {

@@ -69,9 +69,6 @@ func (c *Circuit) Succeed(sent time.Time) {
 	c.trying = false
 }
 
-// SetAnswered sets whether the last failure was an answer of the endpoint, so that the endpoint is there.
-func (c *Circuit) SetAnswered(answered bool) { c.answered.Store(answered) }
-
 // Failures is the number of failures in a row.
 func (c *Circuit) Failures() int { return int(c.failures.Load()) }
 
@@ -92,11 +89,13 @@ func (c *Circuit) FailsSince(t time.Time) bool {
 	return c.failures.Load() > 0 && !c.failed.Before(t)
 }
 
-// Fail records a failure of the endpoint.
-func (c *Circuit) Fail(now time.Time, limit int, openFor time.Duration) {
+// Fail records a failure of the endpoint. limit is the number of failures in a row that opens the circuit, openFor for how
+// long. answered: the failure was an answer.
+func (c *Circuit) Fail(now time.Time, limit int, openFor time.Duration, answered bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.trying, c.failed = false, now
+	c.answered.Store(answered)
 	if c.failures.Load()+1 >= int64(limit) {
 		c.openTill = now.Add(openFor) // before others can see that it counts
 	}

@@ -257,7 +257,6 @@ func (s *sim) newPicker(outbox *replicas.Outbox) (*picker.Picker, error) {
 			SessionIdle:    time.Hour,
 			Admission:      s.Admission,
 			Shadows:        s.Shadows,
-			Handoffs:       picker.HandoffSpec{Rule: picker.HandoffOff},
 			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3, LogPercent: 100,
 		},
 	}

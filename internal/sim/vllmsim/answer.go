@@ -38,6 +38,8 @@ type answer struct {
 	req      *common
 	prompts  [][]uint32
 	streams  []*stream
+	// receiving is the load of the blocks, which serve waits for.
+	receiving sync.WaitGroup
 
 	mu   sync.Mutex
 	over bool // guarded by mu: the client has gone, or the answer has ended
@@ -65,7 +67,7 @@ func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat 
 		if err != nil {
 			return nil, err
 		}
-		go a.receive(r.Context(), transfer, spec)
+		a.receiving.Go(func() { a.receive(r.Context(), transfer, spec) })
 	}
 	return a, nil
 }
@@ -73,6 +75,7 @@ func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat 
 // serve answers the request; an abort by the client ends it in the engine.
 func (a *answer) serve(w http.ResponseWriter, r *http.Request) {
 	ended := false
+	defer a.receiving.Wait()
 	defer func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()

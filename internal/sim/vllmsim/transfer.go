@@ -87,7 +87,6 @@ type transfers struct {
 	closed          bool
 	held            map[string]*holding
 	expired, failed uint64
-	loaded          uint64 // tokens
 }
 
 // holding is a request whose blocks are held.
@@ -258,8 +257,6 @@ func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemode
 	t.mu.Lock()
 	if err != nil {
 		t.failed++
-	} else {
-		t.loaded += uint64(max(0, tokens))
 	}
 	t.mu.Unlock()
 	switch {
