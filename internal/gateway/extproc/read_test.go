@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +118,30 @@ func TestManyHeadersPass(t *testing.T) {
 	s.send(requestHead(false, pairs...), requestPiece(completion, true))
 	if d := destinationOf(s.receive()); d != "127.0.0.1:1" {
 		t.Errorf("destination %q", d)
+	}
+}
+
+// TestLargePiecesPassWithMetadata: gateways that have no limit of pieces can send a body as one, with metadata before or behind it.
+func TestLargePiecesPassWithMetadata(t *testing.T) {
+	const a, b = "127.0.0.1:1", "127.0.0.1:2"
+	body := `{"model":"m","prompt":"` + strings.Repeat("x", 2*maxHead) + `"}`
+	hint, piece := encoded(t, withSubset(&pb.ProcessingRequest{}, list(b))), encoded(t, requestPiece(body, true))
+	for name, raw := range map[string][]byte{"before": slices.Concat(hint, piece), "behind": slices.Concat(piece, hint)} {
+		h := newHouse(t, Options{}, ServeOptions{}, spec(a, b))
+		s := h.script(plain, grpc.WithDefaultCallOptions(grpc.ForceCodec(asSent{})))
+		for _, m := range [][]byte{encoded(t, requestHead(false, post...)), raw} {
+			if err := s.stream.(grpc.ClientStream).SendMsg(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var answer []byte
+		if err := s.stream.(grpc.ClientStream).RecvMsg(&answer); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var m pb.ProcessingResponse
+		if err := proto.Unmarshal(answer, &m); err != nil || destinationOf(&m) != b {
+			t.Errorf("%s: destination %q, want %q; %v", name, destinationOf(&m), b, err)
+		}
 	}
 }
 
