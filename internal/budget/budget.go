@@ -32,8 +32,8 @@ const (
 	Answers
 	// Streams are streams of gateways, with their headers and the bodies and messages that they hold.
 	Streams
-	// Connections are connections of clients to the proxy, with the headers of their requests, and those of gateways, with what
-	// they do not read.
+	// Connections are connections of clients to the proxy, with the headers of their requests, and connections of gateways, with the
+	// answers that the gateways do not read.
 	Connections
 	// Requests are what the proxy needs for each request under way besides its body: goroutines, buffers, a connection to an engine.
 	Requests

@@ -2,8 +2,8 @@ package budget
 
 import "sync/atomic"
 
-// Room is a number of bytes for holders that are no clients: other replicas. As in a Budget, a holder can have at most as much as is
-// free, so that one of them leaves some for the others. A nil Room has no limit. It is safe for concurrent use.
+// Room limits the bytes that are kept for holders that are no clients, as other replicas are. As in a Budget, a holder can have at most as
+// much as is free then, so that it leaves room for others. A nil Room has no limit. It is safe for concurrent use.
 type Room struct {
 	limit int64
 	held  atomic.Int64
@@ -29,12 +29,4 @@ func (r *Room) Put(n int) {
 	if r != nil {
 		r.held.Add(-int64(n))
 	}
-}
-
-// Held is how much is taken.
-func (r *Room) Held() int64 {
-	if r == nil {
-		return 0
-	}
-	return r.held.Load()
 }

@@ -32,10 +32,10 @@ type Shape struct {
 }
 
 type field struct {
-	known, list, packable bool
-	varint                bool   // the elements are of different lengths
-	cost                  int64  // besides bytes
-	message               *Shape // nil for others
+	list, number bool
+	wire         protowire.Type // of a number; protobuf keeps the bytes of one with another as it keeps unknown fields
+	cost         int64          // besides bytes
+	message      *Shape         // nil for others
 }
 
 // Of returns the shape of m's type.
@@ -66,15 +66,14 @@ func (s *Shape) put(n protowire.Number, f field) {
 }
 
 func fieldOf(m protoreflect.Message, d protoreflect.FieldDescriptor, done map[protoreflect.FullName]*Shape) field {
-	f := field{known: true, list: d.IsList()}
+	f := field{list: d.IsList()}
 	if d.ContainingOneof() != nil {
 		f.cost = choiceCost
 	}
 	switch {
 	case d.IsMap():
 		f.cost, f.message = entryCost, &Shape{}
-		f.message.put(1, field{known: true})
-		value := field{known: true}
+		value := field{}
 		if d.MapValue().Message() != nil {
 			value.message = shapeOf(m.NewField(d).Map().NewValue().Message(), done)
 			f.cost += value.message.size // also of an entry that names no value
@@ -88,8 +87,7 @@ func fieldOf(m protoreflect.Message, d protoreflect.FieldDescriptor, done map[pr
 		f.cost += pointerCost
 	case d.Kind() == protoreflect.StringKind || d.Kind() == protoreflect.BytesKind:
 	default:
-		f.packable = true
-		f.varint = wireType(d.Kind()) == protowire.VarintType
+		f.number, f.wire = true, wireType(d.Kind())
 	}
 	return f
 }
@@ -138,8 +136,8 @@ func (c *count) message(s *Shape, raw []byte, depth int) bool {
 				return false
 			}
 			switch {
-			case !f.known || !f.packable:
-				c.size += 2 * int64(n+protowire.SizeTag(number)) // an unknown field is kept
+			case !f.number || form != f.wire:
+				c.size += 2 * int64(n+protowire.SizeTag(number)) // it is kept as it is
 			case f.list:
 				c.size += numberCost
 			default:
@@ -176,7 +174,7 @@ func (c *count) bytes(f *field, value []byte, depth int) bool {
 	case f.message != nil:
 		c.size += f.message.size
 		return c.message(f.message, value, depth+1)
-	case f.packable && f.varint:
+	case f.list && f.number && f.wire == protowire.VarintType: // packed
 		for _, b := range value {
 			if b < 0x80 {
 				c.size += packedCost

@@ -37,7 +37,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	defer raw.Free()
 	if m, ok := v.(proto.Message); ok {
 		if _, within := shapeOf(m).Decoded(raw.ReadOnlyData(), most); !within {
-			return fmt.Errorf("a message of %d bytes would take more than %d", raw.Len(), most)
+			return fmt.Errorf("a message of %d bytes would take more than %d bytes of memory when it is decoded", raw.Len(), most)
 		}
 	}
 	return c.CodecV2.Unmarshal(mem.BufferSlice{raw}, v)

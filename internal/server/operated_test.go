@@ -21,8 +21,6 @@ import (
 var operated = map[string]string{
 	"compat-metrics":     "picker: {compatibilityMetrics: Enabled}",
 	"events-address":     "engine: {ports: {events: 6000}, events: {source: Listen}}\npicker: {replicas: 1}",
-	"ext-proc-cert":      "picker: {tls: {type: SelfSigned}}",
-	"ext-proc-key":       "picker: {tls: {type: SelfSigned}}",
 	"ext-proc-plaintext": "picker: {tls: {type: Plaintext}}",
 	"island":             "placement: {islands: [{name: here}]}\npicker: {island: here}",
 	"model-root":         "model: {name: m, tokenizer: {type: Volume, volume: {persistentVolumeClaim: {name: c}}}}",
@@ -31,8 +29,8 @@ var operated = map[string]string{
 	"tracing-ratio":      "picker: {tracing: {endpoint: 'http://c:4317', samplePercent: 1}}",
 }
 
-// unreachable are flags that users of a cluster cannot set, with the reason.
-var unreachable = map[string]string{
+// unset are flags that users of a cluster cannot set, with the reason.
+var unset = map[string]string{
 	"version":                 "prints and exits",
 	"standalone":              "the objects are in the cluster",
 	"engines":                 "the pool's pods are the engines",
@@ -118,23 +116,23 @@ func TestEveryFlagIsSetByTheOperatorOrIsListed(t *testing.T) {
 	new(options).flags(all)
 	all.VisitAll(func(f *flag.Flag) {
 		spec, chosen := operated[f.Name]
-		why, cannot := unreachable[f.Name]
+		why, cannot := unset[f.Name]
 		switch {
 		case chosen && cannot:
 			t.Errorf("--%s is in both tables", f.Name)
 		case chosen:
-			if !sets(spec)[f.Name] {
-				t.Errorf("--%s is not set for a pool with %s", f.Name, spec)
+			if always[f.Name] || !sets(spec)[f.Name] {
+				t.Errorf("--%s is set by the operator (always: %t), and not only for a pool with %s", f.Name, always[f.Name], spec)
 			}
 		case cannot:
 			if always[f.Name] || why == "" {
-				t.Errorf("--%s is set by the operator (%t), and listed as unreachable for the reason %q", f.Name, always[f.Name], why)
+				t.Errorf("--%s is set by the operator (%t), and listed as unset for the reason %q", f.Name, always[f.Name], why)
 			}
 		case !always[f.Name]:
 			t.Errorf("--%s: the operator does not set it, no field of a pool does, and no reason is listed", f.Name)
 		}
 	})
-	for _, table := range []map[string]string{operated, unreachable} {
+	for _, table := range []map[string]string{operated, unset} {
 		for name := range table {
 			if all.Lookup(name) == nil {
 				t.Errorf("--%s is listed and is no flag", name)

@@ -16,15 +16,15 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
-// deafAfter is the number of questions in a row without an answer after which an engine counts as not answering. With the
+// silentAfter is the number of questions in a row without an answer after which an engine counts as not answering. With the
 // scraper's time for each that is some 8 s.
-const deafAfter = 3
+const silentAfter = 3
 
 // reach keeps which engines cannot be connected to, or do not answer. Without Kubernetes there are no readiness probes, so the
 // questions for metrics take their place. It is safe for concurrent use.
 //
 //	reachable --2 questions in a row, 1 if none was answered before, or a request--> unreachable --an answer--> reachable
-//	reachable --deafAfter questions in a row without an answer, and no piece of any other answer--> not answering
+//	reachable --silentAfter questions in a row without an answer, and no piece of any other answer--> not answering
 //	not answering --an answer--> reachable
 type reach struct {
 	log     logr.Logger
@@ -48,8 +48,8 @@ type reachState int
 
 const (
 	reached reachState = iota
-	lost               // unreachable
-	deaf               // not answering
+	unreachable
+	notAnswering
 )
 
 // place is an endpoint at an address: with another address, nothing is known of it.
@@ -82,16 +82,18 @@ func (r *reach) recordResult(t scrape.Target, err error) {
 		}
 	case errors.Is(err, scrape.ErrNoAnswer):
 		s.failures, s.met = 0, true
-		if s.silences++; works {
+		if works {
 			s.silences = 0
+		} else {
+			s.silences++
 		}
-		if s.silences >= deafAfter {
-			r.lose(at, deaf, err.Error())
+		if s.silences >= silentAfter {
+			r.lose(at, notAnswering, err.Error())
 		}
 	default:
 		s.silences = 0
 		if s.failures++; s.failures > 1 || !s.met {
-			r.lose(at, lost, err.Error())
+			r.lose(at, unreachable, err.Error())
 		}
 	}
 }
@@ -112,7 +114,7 @@ func (r *reach) lose(at place, as reachState, reason string) bool {
 	}
 	s.state = as
 	message := "Engine unreachable, sending it no requests"
-	if as == deaf {
+	if as == notAnswering {
 		message = "Engine takes connections and does not answer, sending it no requests"
 	}
 	logging.Warn(r.log, message, "endpoint", at.id.String(), "address", at.address, "reason", reason)
@@ -120,9 +122,9 @@ func (r *reach) lose(at place, as reachState, reason string) bool {
 	return true
 }
 
-// mark returns specs whose endpoints are marked where they are unreachable or do not answer, and forgets all other endpoints.
-// While a pool has a reachable endpoint, those are not ready. Otherwise they stay in the choice: a request gets an error at
-// once, rather than wait, and an engine that is back is found by the first request.
+// mark returns specs in which the endpoints that are unreachable or do not answer are marked, and forgets endpoints that are in none.
+// While a pool has a reachable endpoint, its marked ones are not ready. While it has none, they can be picked: a request gets an
+// error at once rather than wait, and the first request finds out that an engine works again.
 func (r *reach) mark(specs []picker.Spec) []picker.Spec {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +136,7 @@ func (r *reach) mark(specs []picker.Spec) []picker.Spec {
 			at := placeOf(&list[j])
 			present[at] = true
 			if s := r.seen[at]; s != nil {
-				list[j].Unreachable, list[j].NotAnswering = s.state == lost, s.state == deaf
+				list[j].Unreachable, list[j].NotAnswering = s.state == unreachable, s.state == notAnswering
 			}
 		}
 		if slices.ContainsFunc(list, reachable) {
@@ -191,7 +193,7 @@ func (a *app) unreachable(pool string, failed []*endpoint.Endpoint) (others bool
 	a.reach.mu.Lock()
 	changed := false
 	for _, ep := range failed {
-		changed = a.reach.lose(placeOf(ep), lost, "a request could not be sent") || changed
+		changed = a.reach.lose(placeOf(ep), unreachable, "a request could not be sent") || changed
 	}
 	a.reach.mu.Unlock()
 	if changed {

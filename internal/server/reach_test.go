@@ -35,7 +35,7 @@ func TestReach(t *testing.T) {
 		var down, up string
 		for _, ep := range r.mark(specs())[0].Endpoints {
 			if ep.NotAnswering {
-				down += "deaf-"
+				down += "silent-"
 			}
 			if ep.Unreachable || ep.NotAnswering {
 				down += ep.ID.Pod
@@ -64,28 +64,28 @@ func TestReach(t *testing.T) {
 	ask("a", scrape.ErrNoAnswer)
 	want("a connection is no answer", "a", "b")
 	ask("a", nil)
-	for range deafAfter - 1 {
+	for range silentAfter - 1 {
 		ask("a", scrape.ErrNoAnswer)
 	}
 	want("an engine that is slow to answer", "", "ab")
 	pieces++
-	for range deafAfter {
+	for range silentAfter {
 		ask("a", scrape.ErrNoAnswer)
 		pieces++
 	}
 	want("an engine that answers requests, if not questions", "", "ab")
-	for range deafAfter + 1 {
+	for range silentAfter + 1 {
 		ask("a", scrape.ErrNoAnswer)
 	}
-	want("an engine that answers nothing", "deaf-a", "b")
+	want("an engine that answers nothing", "silent-a", "b")
 	ask("a", nil)
 	want("one answer", "", "ab")
-	for range deafAfter + 1 {
+	for range silentAfter + 1 {
 		ask("a", scrape.ErrNoAnswer)
 	}
 	ask("b", refused)
 	ask("b", refused)
-	want("none answers: all are tried", "deaf-ab", "ab")
+	want("none answers: all are tried", "silent-ab", "ab")
 	ask("b", nil)
 	moved := specs()
 	moved[0].Endpoints[0].Address = "a:2"
@@ -156,10 +156,10 @@ func TestADeafEngineIsSeen(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "pool.yaml"), poolText("m", "m", ""))
 	e := engine(t, "m")
-	var deaf atomic.Bool
+	var silent atomic.Bool
 	through := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", e.Addr() }}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if deaf.Load() {
+		if silent.Load() {
 			<-r.Context().Done()
 			return
 		}
@@ -170,7 +170,7 @@ func TestADeafEngineIsSeen(t *testing.T) {
 	put(t, filepath.Join(dir, "a.yaml"), slice)
 	i := runOn(t, dir)
 	i.awaitReady()
-	deaf.Store(true)
+	silent.Store(true)
 	i.eventually("the picker is not ready", func() bool {
 		code, body := i.get(i.listeners.health, "/readyz")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "no engine answers")
@@ -181,6 +181,6 @@ func TestADeafEngineIsSeen(t *testing.T) {
 			t.Errorf("no %q in %s", want, body)
 		}
 	}
-	deaf.Store(false)
+	silent.Store(false)
 	i.awaitReady()
 }

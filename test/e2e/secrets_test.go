@@ -185,9 +185,9 @@ stringData: {root: %s}
 		secretTokens, "77001 77002", "77001, 77002", base64.StdEncoding.EncodeToString([]byte(secretEngine))[:20], base64.StdEncoding.EncodeToString([]byte(secretRoot))[:20])
 }
 
-// leaveCores makes a command write a core of any size into a directory if it crashes and does not forbid it.
+// leaveCores makes a command write a core, of any size that the system allows, into a directory if it crashes and does not forbid it.
 func leaveCores(c *exec.Cmd, dir string) {
-	c.Args = append([]string{"sh", "-c", `ulimit -c unlimited && exec "$0" "$@"`, c.Path}, c.Args[1:]...)
+	c.Args = append([]string{"sh", "-c", `ulimit -c "$(ulimit -H -c)"; exec "$0" "$@"`, c.Path}, c.Args[1:]...)
 	c.Path, c.Dir = "/bin/sh", dir
 }
 

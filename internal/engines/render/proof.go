@@ -113,5 +113,5 @@ type promptUsage struct {
 	Created int `json:"cache_creation_input_tokens"`
 }
 
-// number is the number of the prompt's tokens: those found in the cache, if they are counted at all, are counted apart.
+// number is the number of the prompt's tokens. If an engine counts those that it found in its cache or put there, Input is without them.
 func (u *promptUsage) number() int { return u.Input + u.Read + u.Created }

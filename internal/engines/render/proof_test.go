@@ -1,7 +1,6 @@
 package render
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -44,15 +43,7 @@ func TestAProofTakesTheMostExactRoute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := &engine{answers: tc.answers}
 			got, err := newClient(t, Options{}).Proof(t.Context(), start(t, e), openai.ChatCompletions, []byte(body), "key")
-			var refusal *StatusError
-			switch {
-			case tc.status != 0:
-				if !errors.As(err, &refusal) || refusal.Status != tc.status {
-					t.Errorf("got %v, want status %d", err, tc.status)
-				}
-			case !errors.Is(err, tc.err):
-				t.Errorf("got %v, want %v", err, tc.err)
-			}
+			wantError(t, err, tc.err, tc.status)
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Error(d)
 			}
@@ -99,15 +90,7 @@ func TestAProofOfOtherAPIs(t *testing.T) {
 			}
 			e := &engine{answers: map[string]answer{path + "/render": {403, routeClosed}, path: tc.served}}
 			got, err := newClient(t, Options{}).Proof(t.Context(), start(t, e), tc.route, []byte(body), "key")
-			var refusal *StatusError
-			switch {
-			case tc.status != 0:
-				if !errors.As(err, &refusal) || refusal.Status != tc.status {
-					t.Errorf("got %v, want status %d", err, tc.status)
-				}
-			case !errors.Is(err, tc.err):
-				t.Errorf("got %v, want %v", err, tc.err)
-			}
+			wantError(t, err, tc.err, tc.status)
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Error(d)
 			}

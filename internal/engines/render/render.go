@@ -108,7 +108,7 @@ type Answer struct {
 	IDs []uint32
 	// More are the ids of further prompts.
 	More [][]uint32
-	// Number of the ids where only Proof asked, and the engine has returned nothing else of them; else 0.
+	// Number is the number of the ids if the engine has returned that instead of them, which is so only for Proof; otherwise 0.
 	Number int
 	// Source is how the engine was asked.
 	Source Source

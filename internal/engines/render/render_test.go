@@ -28,6 +28,20 @@ const (
 	routeClosed    = `{"error":{"message":"Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.","type":"PermissionDeniedError","param":null,"code":403}}`
 )
 
+// wantError expects a refusal with a status, or else an error, which can be nil.
+func wantError(t *testing.T, got, want error, status int) {
+	t.Helper()
+	var refusal *StatusError
+	switch {
+	case status != 0:
+		if !errors.As(got, &refusal) || refusal.Status != status {
+			t.Errorf("got %v, want status %d", got, status)
+		}
+	case !errors.Is(got, want):
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestTokens(t *testing.T) {
 	generate := func(ids, features string) string {
 		return `{"request_id":"chatcmpl-1","token_ids":` + ids + `,"features":` + features +
@@ -146,15 +160,7 @@ func TestTokens(t *testing.T) {
 			for _, ids := range answer.More {
 				got = append(append(got, 0), ids...)
 			}
-			var refusal *StatusError
-			switch {
-			case tc.status != 0:
-				if !errors.As(err, &refusal) || refusal.Status != tc.status {
-					t.Errorf("got %v, want status %d", err, tc.status)
-				}
-			case !errors.Is(err, tc.err):
-				t.Errorf("got %v, want %v", err, tc.err)
-			}
+			wantError(t, err, tc.err, tc.status)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

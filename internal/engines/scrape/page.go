@@ -149,7 +149,7 @@ func (p *page) run(ctx context.Context) {
 func (p *page) pollMetrics(ctx context.Context) {
 	var body bytes.Buffer
 	for {
-		err := p.getWithin(ctx, p.patience(), "/metrics", MaxPage, &body)
+		err := p.getWithin(ctx, p.nextTimeout(), "/metrics", MaxPage, &body)
 		if ctx.Err() != nil {
 			return
 		}
@@ -180,7 +180,9 @@ func (p *page) digest(text []byte, err error) time.Duration {
 	if !transport.LocalFault(err) {
 		p.reportAnswered(lost)
 	}
-	if p.unanswered = min(p.unanswered+1, maxDoublings); !silent {
+	if silent {
+		p.unanswered = min(p.unanswered+1, maxDoublings)
+	} else {
 		p.unanswered = 0
 	}
 	if p.answers = err == nil; p.answers {
@@ -221,8 +223,8 @@ func (p *page) digest(text []byte, err error) time.Duration {
 	return p.stats.Interval
 }
 
-// patience is how long the next question for metrics can take.
-func (p *page) patience() time.Duration {
+// nextTimeout is how long the next question for metrics can take.
+func (p *page) nextTimeout() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.options.Timeout << p.unanswered
@@ -416,7 +418,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("reading %s: status %d", e.path, e.status) }
 
-// get is getWithin the usual time.
+// get asks for a path and reads the answer, as getWithin, within Options.Timeout.
 func (p *page) get(ctx context.Context, path string, limit int64, body *bytes.Buffer) error {
 	return p.getWithin(ctx, p.options.Timeout, path, limit, body)
 }

@@ -437,7 +437,7 @@ func TestABusyEngineGetsMoreTime(t *testing.T) {
 		next time.Duration
 	}{{silent, 2 * time.Second}, {silent, 4 * time.Second}, {silent, 4 * time.Second}, {&statusError{"/metrics", 500}, time.Second}, {silent, 2 * time.Second}} {
 		p.digest(nil, step.err)
-		if got := p.patience(); got != step.next {
+		if got := p.nextTimeout(); got != step.next {
 			t.Errorf("after question %d the next one has %s, want %s", i+1, got, step.next)
 		}
 	}

@@ -17,17 +17,17 @@ import (
 )
 
 // Stale connections: an engine can close a kept connection at the moment at which a request is sent on it. Such a request is sent
-// again once, on another connection. It is no failure of the engine, and no retry, because the engine has not received it: the kernel
-// of the engine has sent the end of the connection (FIN) before it had acknowledged a byte of the request. A connection that ends in
-// any other way can have ended because of the request; then the request is not sent again here. Without this distinction
-// a request that makes an engine drop its connections would be executed once for each kept connection.
+// again on another connection, which can be stale, too, unless it is new. It is no failure of the engine, and no retry, because the
+// engine has not received it: the kernel of the engine has sent the end of the connection (FIN) before it had acknowledged a byte of
+// the request. A connection that ends in any other way can have ended because of the request; then the request is not sent again here.
+// Without this distinction a request that makes an engine drop its connections would be executed once for each kept connection.
 
 // closedAtOnce is how soon after a request was written the end of its connection must be read, if the connection was stale. The
 // acknowledgement is the proof; this is in case the engine has closed only its own half and still reads.
 const closedAtOnce = 500 * time.Millisecond
 
-// unacknowledged is the number of bytes written to a TCP connection that its peer has not acknowledged; -1 if it is not known. That of
-// a unix socket whose peer has closed it is 0.
+// unacknowledged is the number of bytes written to a TCP connection that its peer has not acknowledged; -1 if it is not known, as on
+// systems other than Linux. That of a unix socket whose peer has closed it is 0.
 func unacknowledged(c net.Conn) int {
 	n, known := -1, false
 	withSocket(c, func(fd int) {
@@ -144,16 +144,16 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body == nil || r.GetBody == nil {
 		return o.Transport.RoundTrip(r)
 	}
-	answer, stale, err := o.try(r, r.Body)
-	if !stale {
-		return answer, err
+	body := r.Body
+	for {
+		answer, stale, err := o.try(r, body)
+		if !stale {
+			return answer, err
+		}
+		if body, err = r.GetBody(); err != nil {
+			return nil, err
+		}
 	}
-	body, err := r.GetBody()
-	if err != nil {
-		return nil, err
-	}
-	answer, _, err = o.try(r, body)
-	return answer, err
 }
 
 // try sends a request with a body. stale: on a connection that the engine had closed before.

@@ -20,6 +20,7 @@ import (
 // touchy is an engine that answers the first request of each connection, and does with the second one what end does.
 type touchy struct {
 	address          string
+	open             sync.Map // by the client's address, what was accepted
 	accepted, served atomic.Int64
 	together         int64          // as many first requests
 	warm             sync.WaitGroup // are answered together
@@ -40,6 +41,7 @@ func newTouchy(t *testing.T, over *tls.Config, end func(c net.Conn)) *touchy {
 				return
 			}
 			e.accepted.Add(1)
+			e.open.Store(c.RemoteAddr().String(), c)
 			if over != nil {
 				c = tls.Server(c, over)
 			}
@@ -47,6 +49,13 @@ func newTouchy(t *testing.T, over *tls.Config, end func(c net.Conn)) *touchy {
 		}
 	}()
 	return e
+}
+
+// end closes the engine's side of a connection.
+func (e *touchy) end(client net.Addr) {
+	if c, ok := e.open.Load(client.String()); ok {
+		_ = c.(net.Conn).Close()
+	}
 }
 
 func (e *touchy) serve(c net.Conn, end func(c net.Conn)) {
@@ -157,15 +166,17 @@ func TestARequestThatEndsAKeptConnectionIsSentOnce(t *testing.T) {
 	}
 }
 
-// late is a connection that its engine closes after it was chosen for a request, and before the request is written.
+// late is a connection that its engine closes after it was chosen for a second request, and before the request is written.
 type late struct {
 	*net.TCPConn
-	closing *atomic.Pointer[func()]
+	closing *atomic.Int64 // how many connections are to be closed
+	end     func(client net.Addr)
+	writes  *atomic.Int64
 }
 
 func (c late) Write(p []byte) (int, error) {
-	if f := c.closing.Swap(nil); f != nil {
-		(*f)()
+	if isOpen(c.TCPConn) && c.writes.Add(1) > 1 && c.closing.Add(-1) >= 0 {
+		c.end(c.LocalAddr())
 		for deadline := time.Now().Add(patience); isOpen(c.TCPConn) && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}
@@ -176,34 +187,17 @@ func (c late) Write(p []byte) (int, error) {
 // isOpen reports whether neither side has closed a connection. net/http closes one whose end it has read.
 func isOpen(c *net.TCPConn) bool { return unacknowledged(c) >= 0 && !ended(c) }
 
-// TestARequestOnAStaleConnectionIsSentAgain: once, and no longer than there is an engine. The engine has closed the connection before it
-// received anything.
+// TestARequestOnAStaleConnectionIsSentAgain: however many are stale at once, and no longer than there is an engine. The engine has
+// closed the connection before it received anything.
 func TestARequestOnAStaleConnectionIsSentAgain(t *testing.T) {
+	const kept = 2
 	for name, kind := range kinds(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var conns atomic.Pointer[net.Conn]
 			e := newTouchy(t, kind.over, func(net.Conn) {})
-			relay, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = relay.Close() }()
-			go func() {
-				for {
-					c, err := relay.Accept()
-					if err != nil {
-						return
-					}
-					conns.Store(&c)
-					if kind.over != nil {
-						c = tls.Server(c, kind.over)
-					}
-					go e.serve(c, func(net.Conn) {})
-				}
-			}()
-			e.address = relay.Addr().String()
-			closing := new(atomic.Pointer[func()])
+			e.together = kept
+			e.warm.Add(kept)
+			closing := new(atomic.Int64)
 			refuse := errors.New("refused")
 			var dead atomic.Bool
 			all := NewTransports(func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -214,24 +208,31 @@ func TestARequestOnAStaleConnectionIsSentAgain(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				return late{c.(*net.TCPConn), closing}, nil
-			}, func() *http.Transport { return &http.Transport{MaxIdleConnsPerHost: 3} })
+				return late{c.(*net.TCPConn), closing, e.end, new(atomic.Int64)}, nil
+			}, func() *http.Transport { return &http.Transport{MaxIdleConnsPerHost: kept} })
 			t.Cleanup(all.Close)
-			stale := func() { _ = (*conns.Load()).Close() }
-			for i := range 3 {
-				if i > 0 {
-					closing.Store(&stale)
+			ask := func() error { return e.ask(t, all, kind.wire, kind.body, http.Header{}) }
+			over := make(chan error, kept)
+			for range kept {
+				go func() { over <- ask() }()
+			}
+			for range kept {
+				if err := <-over; err != nil {
+					t.Fatal(err)
 				}
-				if err := e.ask(t, all, kind.wire, kind.body, http.Header{}); err != nil {
-					t.Fatalf("request %d fails with %v", i, err)
+			}
+			for i, stale := range []int64{kept, 1} {
+				closing.Store(stale)
+				if err := ask(); err != nil {
+					t.Fatalf("with %d stale connections a request fails with %v", stale, err)
 				}
-				if got := e.served.Load(); got != int64(i+1) {
-					t.Fatalf("after request %d the engine has received %d", i, got)
+				if got := e.served.Load(); got != int64(kept+i+1) {
+					t.Fatalf("after request %d the engine has received %d", kept+i+1, got)
 				}
 			}
 			dead.Store(true)
-			closing.Store(&stale)
-			if err := e.ask(t, all, kind.wire, kind.body, http.Header{}); !errors.Is(err, refuse) {
+			closing.Store(1)
+			if err := ask(); !errors.Is(err, refuse) {
 				t.Errorf("without an engine it fails with %v", err)
 			}
 		})

@@ -61,7 +61,7 @@ type Conn struct {
 	counter counter
 	pacer   *pacer // of its address
 	all     *pacer
-	unread  int       // frames that were read while a write waited, as far as they count
+	unread  float64   // frames that were read while a write waited, as far as they count
 	looked  time.Time // when time was last taken off unread
 
 	mu      sync.Mutex
@@ -93,18 +93,18 @@ func (c *Conn) Read(p []byte) (int, error) {
 
 // owes counts frames of HTTP/2 that were read, and reports whether too many answers to them can wait.
 func (c *Conn) owes(frames int) bool {
-	written := int(c.written.Swap(0) / writtenPerFrame)
 	waits := c.writing.Load()
+	paid := float64(c.written.Swap(0)) / writtenPerFrame
 	if c.unread == 0 && !waits {
 		return false
 	}
 	now := time.Now()
 	if !waits {
-		written += int(now.Sub(c.looked).Seconds() * unreadPerSecond)
+		paid += now.Sub(c.looked).Seconds() * unreadPerSecond
 		frames = 0
 	}
 	c.looked = now
-	c.unread = max(0, c.unread-written) + frames
+	c.unread = max(0, c.unread-paid) + float64(frames)
 	return c.unread > maxUnread
 }
 
@@ -115,8 +115,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	}
 	c.writing.Store(true)
 	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n)) // before the reading goroutine can see that nothing waits
 	c.writing.Store(false)
-	c.written.Add(int64(n))
 	return n, err
 }
 

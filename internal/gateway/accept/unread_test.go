@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
@@ -34,6 +35,16 @@ func arrives(t *testing.T, server, client net.Conn, p []byte) error {
 	return err
 }
 
+// idle waits until no write waits.
+func idle(t *testing.T, c *Conn) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); c.writing.Load(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a write still waits")
+		}
+	}
+}
+
 // TestFramesWhileNothingIsReadAreBounded: a connection ends whose client makes the server answer and does not read, and those of clients
 // that read go on.
 func TestFramesWhileNothingIsReadAreBounded(t *testing.T) {
@@ -56,9 +67,7 @@ func TestFramesWhileNothingIsReadAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.free <- struct{}{}
-		for server.writing.Load() {
-			time.Sleep(time.Millisecond)
-		}
+		idle(t, server)
 	}
 	var err error
 	n := 0
@@ -66,11 +75,41 @@ func TestFramesWhileNothingIsReadAreBounded(t *testing.T) {
 		write(len(pings) / 10)
 		err = arrives(t, server, client, pings)
 		s.free <- struct{}{}
-		for server.writing.Load() {
-			time.Sleep(time.Millisecond)
-		}
+		idle(t, server)
 	}
 	if err == nil || n > 4 {
 		t.Errorf("after %d times %d frames: %v", n, maxUnread/2, err)
+	}
+}
+
+// TestTimeTakesFramesOffTheCount: of a client that sends all the time, too, however short its frames and the time between them are.
+func TestTimeTakesFramesOffTheCount(t *testing.T) {
+	for name, pay := range map[string]func(c *Conn){
+		"time":           func(*Conn) { time.Sleep(time.Second / unreadPerSecond / 2) },
+		"short answers":  func(c *Conn) { c.writing.Store(true); c.written.Add(writtenPerFrame / 2) },
+		"longer answers": func(c *Conn) { c.writing.Store(true); c.written.Add(writtenPerFrame * 3 / 2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &Conn{headers: true}
+				waiting := func(frames int) bool {
+					c.writing.Store(true)
+					return c.owes(frames)
+				}
+				if waiting(maxUnread) {
+					t.Fatal("too many at once")
+				}
+				for range maxUnread {
+					c.writing.Store(false)
+					pay(c)
+					if c.owes(0) {
+						t.Fatal("too many without another frame")
+					}
+				}
+				if waiting(maxUnread * 9 / 10 / 2) {
+					t.Errorf("of %d frames %.0f are left", maxUnread, c.unread)
+				}
+			})
+		})
 	}
 }

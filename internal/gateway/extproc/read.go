@@ -11,34 +11,41 @@ import (
 )
 
 const (
-	// maxHead is the most bytes of a message without a body, and maxDecoded the most that any takes besides a body's bytes when
-	// it is decoded.
+	// maxHead is the most bytes of a message besides a piece of a body, and maxDecoded the most that these take when they are decoded.
 	maxHead, maxDecoded = 1 << 20, 4 << 20
-	// uncounted is up to which decoded size a message does not draw on the budget, if nothing of it is kept: a connection handles one
-	// at a time.
+	// uncounted is the decoded size up to which a message does not draw on the budget, unless some of it is kept: a connection
+	// handles one at a time.
 	uncounted = 8 << 10
 )
 
 var requestShape = protosize.Of(new(pb.ProcessingRequest))
 
-// read reads and handles one message, and keeps nothing of its bytes. Pieces of bodies, which are most, are read in place.
+// read reads and handles one message, and keeps nothing of its bytes. Pieces of bodies, which most bytes are in, are read in place.
 func (x *exchange) read(raw []byte) error {
-	if kind, p, ok := pieceIn(raw); ok {
-		switch {
-		case x.refused:
-		case kind == requestBodyField:
-			return x.requestBody(p)
-		default:
-			x.responseBody(p)
-		}
-		return nil
-	}
 	if x.refused { // the stream only waits for its end
 		return nil
 	}
+	kind, p, rest, ok := pieceIn(raw)
+	if !ok {
+		return x.readHead(raw)
+	}
+	if len(rest) > 0 {
+		if err := x.readHead(rest); err != nil {
+			return err
+		}
+	}
+	if kind == requestBodyField {
+		return x.requestBody(p)
+	}
+	x.responseBody(p)
+	return nil
+}
+
+// readHead reads and handles a message, or what it has besides a piece of a body.
+func (x *exchange) readHead(raw []byte) error {
 	size, fits := requestShape.Decoded(raw, maxDecoded)
 	if len(raw) > maxHead || !fits {
-		return status.Error(codes.ResourceExhausted, "a message without a body is too large")
+		return status.Error(codes.ResourceExhausted, "a message is too large, not counting a piece of a body")
 	}
 	if x.request != begin && size <= uncounted {
 		return x.decode(raw)

@@ -56,11 +56,11 @@ func (s subset) add(v *structpb.Value) bool {
 		}
 	case *structpb.Value_StringValue:
 		for name := range strings.SplitSeq(kind.StringValue, ",") {
-			if len(s) > maxSubset {
-				return false
+			if name = strings.TrimSpace(name); name == "" {
+				continue
 			}
-			if name = strings.TrimSpace(name); name != "" {
-				s[canonical(name)] = true
+			if s[canonical(name)] = true; len(s) > maxSubset {
+				return false
 			}
 		}
 	}

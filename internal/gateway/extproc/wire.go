@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"slices"
+
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -12,6 +14,8 @@ const (
 	// one less.
 	requestBodyField  = 4
 	responseBodyField = 5
+	// firstRequestField to lastRequestField are what a ProcessingRequest has one of: headers, bodies and trailers.
+	firstRequestField, lastRequestField = 2, 7
 
 	dynamicMetadataField = 8 // in a ProcessingResponse
 )
@@ -24,39 +28,61 @@ type piece struct {
 
 func pieceOf(b *pb.HttpBody) piece { return piece{b.GetBody(), b.GetEndOfStream()} }
 
-// pieceIn reads a ProcessingRequest that is a piece of a body and nothing else. ok is false for all others, and for what
-// cannot be read, which is for the library. kind is requestBodyField or responseBodyField; the piece lies in raw.
-func pieceIn(raw []byte) (kind protowire.Number, p piece, ok bool) {
-	kind, form, n := protowire.ConsumeTag(raw)
-	if n < 0 || kind != requestBodyField && kind != responseBodyField || form != protowire.BytesType {
-		return 0, piece{}, false
-	}
-	body, m := protowire.ConsumeBytes(raw[n:])
-	if m < 0 || n+m != len(raw) {
-		return 0, piece{}, false
-	}
-	for len(body) > 0 {
-		field, form, n := protowire.ConsumeTag(body)
+// pieceIn reads a ProcessingRequest that has a piece of a body, once, and no header or trailer. kind is requestBodyField or
+// responseBodyField. rest is what else the message has: gateways can be configured to send metadata with each. The piece lies in raw. ok is
+// false for all other messages, and for what cannot be read, which is for the library.
+func pieceIn(raw []byte) (kind protowire.Number, p piece, rest []byte, ok bool) {
+	var before, body []byte
+	for at := 0; at < len(raw); {
+		field, form, n := protowire.ConsumeTag(raw[at:])
 		if n < 0 {
-			return 0, piece{}, false
+			return 0, piece{}, nil, false
 		}
-		body = body[n:]
+		m := protowire.ConsumeFieldValue(field, form, raw[at+n:])
+		switch {
+		case m < 0:
+			return 0, piece{}, nil, false
+		case (field == requestBodyField || field == responseBodyField) && form == protowire.BytesType && kind == 0:
+			kind, before, rest = field, raw[:at], raw[at+n+m:]
+			body, _ = protowire.ConsumeBytes(raw[at+n:])
+		case field >= firstRequestField && field <= lastRequestField:
+			return 0, piece{}, nil, false
+		}
+		at += n + m
+	}
+	if p, ok = bodyIn(body); !ok || kind == 0 {
+		return 0, piece{}, nil, false
+	}
+	if len(before) > 0 {
+		rest = slices.Concat(before, rest)
+	}
+	return kind, p, rest, true
+}
+
+// bodyIn reads a HttpBody.
+func bodyIn(raw []byte) (p piece, ok bool) {
+	for len(raw) > 0 {
+		field, form, n := protowire.ConsumeTag(raw)
+		if n < 0 {
+			return piece{}, false
+		}
+		raw = raw[n:]
 		switch {
 		case field == 1 && form == protowire.BytesType: // body
-			p.bytes, n = protowire.ConsumeBytes(body)
+			p.bytes, n = protowire.ConsumeBytes(raw)
 		case field == 2 && form == protowire.VarintType: // end_of_stream
 			var v uint64
-			v, n = protowire.ConsumeVarint(body)
+			v, n = protowire.ConsumeVarint(raw)
 			p.end = protowire.DecodeBool(v)
 		default:
-			n = protowire.ConsumeFieldValue(field, form, body)
+			n = protowire.ConsumeFieldValue(field, form, raw)
 		}
 		if n < 0 {
-			return 0, piece{}, false
+			return piece{}, false
 		}
-		body = body[n:]
+		raw = raw[n:]
 	}
-	return kind, p, true
+	return p, true
 }
 
 // streamed is what precedes and follows a piece of a body in the answer to one of its kind, in the one form that

@@ -58,7 +58,7 @@ func FuzzPieces(f *testing.F) {
 		f.Add(raw)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		kind, p, ok := pieceIn(raw)
+		kind, p, rest, ok := pieceIn(raw)
 		if !ok {
 			return
 		}
@@ -73,13 +73,20 @@ func FuzzPieces(f *testing.F) {
 		if !bytes.Equal(b.GetBody(), p.bytes) || b.GetEndOfStream() != p.end {
 			t.Errorf("%v, want %v", p, b)
 		}
+		var other pb.ProcessingRequest
+		m.Request = nil
+		if err := proto.Unmarshal(rest, &other); err != nil || !proto.Equal(&other, &m) {
+			t.Errorf("beside the piece: %v, %v, want %v", &other, err, &m)
+		}
 	})
-	for _, m := range []*pb.ProcessingRequest{requestPiece("body", true), responsePiece("", false)} {
+	for _, m := range []*pb.ProcessingRequest{
+		requestPiece("body", true), responsePiece("", false), withSubset(requestPiece("x", true), list("10.0.0.1:80")),
+	} {
 		raw, err := proto.Marshal(m)
 		if err != nil {
 			f.Fatal(err)
 		}
-		if _, _, ok := pieceIn(raw); !ok {
+		if _, _, _, ok := pieceIn(raw); !ok {
 			f.Errorf("not read by hand: %v", m)
 		}
 	}

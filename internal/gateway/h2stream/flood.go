@@ -13,11 +13,12 @@ import (
 // Floods: frames that cost the sender nothing and the server something. Every connection has credit for such frames, which
 // grows with time and with the bytes of messages in both directions; a connection without credit is closed. A new connection has little
 // of its own, and draws more from the savings of its address: so a client that connects again gets no more than one that stays. Gateways
-// send messages, which earn more than they spend, and need no savings. Streams that a
-// client opens and resets at once ("rapid reset", CVE-2023-44487), or makes the server reset ("made you reset",
-// CVE-2025-8671), are counted as Envoy does since 1.27.1, and for all connections of an address together. If an address has
-// most of its streams reset, a connection ends after few streams if most of its own were: that of a gateway with the address of an attacker
-// stays.
+// send messages, which earn more than they spend, and need no savings.
+//
+// Streams that a client opens and resets at once ("rapid reset", CVE-2023-44487), or makes the server reset ("made you reset",
+// CVE-2025-8671), are counted as Envoy does since 1.27.1, and for all connections of an address together. While most streams of an
+// address are reset, each of its connections ends as soon as most of its own streams are, after fewer streams than otherwise. The
+// connection of a gateway at the same address stays, because most of its streams are not reset.
 
 const (
 	// firstCredit is what a connection begins with, maxCredit the most that it, and its address, save up; creditPerSecond and creditPerData
@@ -76,23 +77,41 @@ func (c *credit) spend(n int) error {
 // earn is for frames that bring something.
 func (c *credit) earn(n int) { c.left = min(maxCredit, c.left+n) }
 
-// savings are the credits of addresses, from which their connections draw. An address that is not in it has maxCredit. It is safe for
-// concurrent use.
-type savings struct {
-	mu   sync.Mutex
-	of   map[string]saved // guarded by mu
-	most int              // of addresses; the others have no savings while there are so many
+// addresses is what is kept of a bounded number of addresses.
+type addresses[T any] struct {
+	mu    sync.Mutex
+	of    map[string]T // guarded by mu
+	most  int          // of addresses
+	swept time.Time    // guarded by mu
 }
+
+// mostAddresses bounds the addresses of which something is kept, sweepEvery how often a full table is searched for some to forget.
+const (
+	mostAddresses = 4096
+	sweepEvery    = 10 * time.Second
+)
+
+func newAddresses[T any]() addresses[T] { return addresses[T]{of: map[string]T{}, most: mostAddresses} }
+
+// room reports whether there is room for another address, once those are forgotten that are over. mu is held.
+func (a *addresses[T]) room(now time.Time, over func(T) bool) bool {
+	if len(a.of) >= a.most && now.Sub(a.swept) >= sweepEvery {
+		a.swept = now
+		maps.DeleteFunc(a.of, func(_ string, one T) bool { return over(one) })
+	}
+	return len(a.of) < a.most
+}
+
+// savings are the credits of addresses, from which their connections draw. An address that is not in it has maxCredit, or
+// none while there is no room for it. It is safe for concurrent use.
+type savings struct{ addresses[saved] }
 
 type saved struct {
 	left int
 	at   time.Time
 }
 
-// mostSavers bounds the addresses that have spent of their savings.
-const mostSavers = 4096
-
-func newSavings() *savings { return &savings{of: map[string]saved{}, most: mostSavers} }
+func newSavings() *savings { return &savings{newAddresses[saved]()} }
 
 // draw takes up to n of an address's credit, and returns how much.
 func (s *savings) draw(host string, n int, now time.Time) int {
@@ -100,10 +119,7 @@ func (s *savings) draw(host string, n int, now time.Time) int {
 	defer s.mu.Unlock()
 	one, known := s.of[host]
 	if !known {
-		if len(s.of) >= s.most {
-			maps.DeleteFunc(s.of, func(_ string, other saved) bool { return other.grown(now) == maxCredit })
-		}
-		if len(s.of) >= s.most {
+		if !s.room(now, func(other saved) bool { return other.grown(now) == maxCredit }) {
 			return 0
 		}
 		one = saved{maxCredit, now}
@@ -136,19 +152,16 @@ func (l *lives) end() {
 
 func (l *lives) halve() { l.ended, l.premature = l.ended/2, l.premature/2 }
 
-// neighbors are the lives of the streams of addresses. It is safe for concurrent use.
-type neighbors struct {
-	mu   sync.Mutex
-	of   map[string]*addressLives // guarded by mu
-	most int                      // of addresses; the streams of others are not counted while there are so many
-}
+// neighbors are the lives of the streams of addresses. Those of an address are not counted while there is no room for it. It is safe for
+// concurrent use.
+type neighbors struct{ addresses[*addressLives] }
 
 type addressLives struct {
 	lives
 	at time.Time // half was forgotten
 }
 
-func newNeighbors() *neighbors { return &neighbors{of: map[string]*addressLives{}, most: mostSavers} }
+func newNeighbors() *neighbors { return &neighbors{newAddresses[*addressLives]()} }
 
 // end notes a stream of an address that has ended.
 func (n *neighbors) end(host string, now time.Time) {
@@ -156,10 +169,7 @@ func (n *neighbors) end(host string, now time.Time) {
 	defer n.mu.Unlock()
 	one := n.of[host]
 	if one == nil {
-		if len(n.of) >= n.most {
-			maps.DeleteFunc(n.of, func(_ string, other *addressLives) bool { return other.forget(now).ended == 0 })
-		}
-		if len(n.of) >= n.most {
+		if !n.room(now, func(other *addressLives) bool { return other.forget(now).ended == 0 }) {
 			return
 		}
 		one = &addressLives{at: now}

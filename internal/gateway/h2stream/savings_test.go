@@ -202,3 +202,27 @@ func TestLivesOfAddressesAreForgottenAndBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestAFullTableIsSweptSeldom: not for each frame or stream of an address without room, because all connections wait for it.
+func TestAFullTableIsSweptSeldom(t *testing.T) {
+	a, looked := newAddresses[int](), 0
+	now := time.Unix(1000, 0)
+	for i := range mostAddresses {
+		if !a.room(now, nil) {
+			t.Fatalf("no room for address %d", i)
+		}
+		a.of[fmt.Sprint(i)] = i
+	}
+	for range 100 {
+		if a.room(now, func(int) bool { looked++; return false }) {
+			t.Fatal("room in a full table")
+		}
+		now = now.Add(sweepEvery / 50)
+	}
+	if most := 3 * mostAddresses; looked > most {
+		t.Errorf("%d addresses were looked at, want at most %d", looked, most)
+	}
+	if now = now.Add(sweepEvery); !a.room(now, func(i int) bool { return i == 0 }) {
+		t.Error("no room when an address is over")
+	}
+}

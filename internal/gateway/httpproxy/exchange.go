@@ -315,8 +315,8 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 
 // sendBody sends the request with a body to the present target.
 func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, error) {
-	ep, taken := e.decision.Targets[e.attempt].Endpoint, new(atomic.Bool)
-	e.taken = taken
+	ep := e.decision.Targets[e.attempt].Endpoint
+	e.taken = new(atomic.Bool)
 	header := requestHeader(e.request, ep, e.client.engineID, e.decision)
 	if e.asksUsage || e.decision.Leg() == picker.PrefillLeg {
 		header["Accept-Encoding"] = []string{"identity"} // nothing can be taken out of a compressed answer
@@ -328,10 +328,10 @@ func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, er
 	r := &http.Request{
 		Method: e.request.Method, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: header,
-		Body:   body.reader(taken),
+		Body:   body.reader(e.taken),
 		GetBody: func() (io.ReadCloser, error) { // the engine has not received it
-			taken.Store(false)
-			return body.reader(taken), nil
+			e.taken = new(atomic.Bool) // net/http can still read the body before
+			return body.reader(e.taken), nil
 		},
 		ContentLength: int64(len(body.Bytes)),
 	}

@@ -3,10 +3,10 @@ package httpproxy
 import (
 	"bytes"
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,15 +15,35 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
-// smallSockets makes connections whose sockets keep little of what is sent.
-type smallSockets struct{ net.Listener }
+// smallSockets makes connections whose sockets keep little of what is sent. It counts what is read on them, and those that are closed.
+type smallSockets struct {
+	net.Listener
+	read, closed *atomic.Int64
+}
 
 func (l smallSockets) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	if err == nil {
-		_ = c.(*net.TCPConn).SetWriteBuffer(1)
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	_ = c.(*net.TCPConn).SetWriteBuffer(1)
+	return smallSocket{c, l}, nil
+}
+
+type smallSocket struct {
+	net.Conn
+	of smallSockets
+}
+
+func (s smallSocket) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	s.of.read.Add(int64(n))
+	return n, err
+}
+
+func (s smallSocket) Close() error {
+	s.of.closed.Add(1)
+	return s.Conn.Close()
 }
 
 // TestUnreadPingsTakeLittle: of clients of HTTP/2 that send pings and read nothing of the answers.
@@ -33,10 +53,11 @@ func TestUnreadPingsTakeLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	small := smallSockets{listener, new(atomic.Int64), new(atomic.Int64)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(ctx, smallSockets{listener}, http.NotFoundHandler(),
+		done <- Serve(ctx, small, http.NotFoundHandler(),
 			ServeOptions{Budget: budget.New(1<<30, time.Now), Grace: time.Millisecond})
 	}()
 	defer func() {
@@ -45,7 +66,9 @@ func TestUnreadPingsTakeLittle(t *testing.T) {
 			t.Errorf("serving: %v", err)
 		}
 	}()
-	var pings bytes.Buffer
+	var begin, pings bytes.Buffer
+	begin.WriteString(http2.ClientPreface)
+	_ = http2.NewFramer(&begin, nil).WriteSettings()
 	for range 100 {
 		_ = http2.NewFramer(&pings, nil).WritePing(false, [8]byte{})
 	}
@@ -57,15 +80,22 @@ func TestUnreadPingsTakeLittle(t *testing.T) {
 		}
 		defer c.Close()
 		_ = c.(*net.TCPConn).SetReadBuffer(1)
-		_, _ = io.WriteString(c, http2.ClientPreface)
-		_ = http2.NewFramer(c, nil).WriteSettings()
+		small.read.Store(0)
+		small.closed.Store(0)
+		sent := 0
+		send := func(p []byte) bool {
+			n, err := c.Write(p)
+			sent += n
+			return err == nil
+		}
+		send(begin.Bytes())
 		for range 90 { // 10,000 unread answers end the connection in any case
-			if _, err := c.Write(pings.Bytes()); err != nil {
+			if !send(pings.Bytes()) {
 				break
 			}
 		}
+		eventually(t, "what was sent is read", func() bool { return small.read.Load() == int64(sent) || small.closed.Load() > 0 })
 	}
-	time.Sleep(100 * time.Millisecond) // what was sent is read
 	if took := heap() - before; took > clients*each {
 		t.Errorf("%d clients take %d KiB each", clients, took/clients>>10)
 	}

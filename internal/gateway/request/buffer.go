@@ -29,21 +29,18 @@ const (
 )
 
 // TakeIDs counts what the ids of prompts take while the body is in use, before it is parsed: each is 2 bytes of the body, and more in
-// memory. It fails when there is no room for them.
+// memory. It fails when there is no room for them. It is called once.
 func (b *Buffer) TakeIDs(take func(more int64) bool, route openai.Route) bool {
 	if len(b.Bytes) <= freeIDs || route != openai.Completions && route != openai.Embeddings {
 		return true
 	}
-	if more := idCost*int64(bytes.Count(b.Bytes, comma)) - b.ids; more > 0 {
-		if !take(more) {
-			return false
-		}
-		b.ids += more
+	n := idCost * int64(bytes.Count(b.Bytes, []byte{','}))
+	if !take(n) {
+		return false
 	}
+	b.ids += n
 	return true
 }
-
-var comma = []byte{','}
 
 // Grow makes room for size bytes in all. take counts more bytes, and reports whether there is room for them; without room Grow fails.
 func (b *Buffer) Grow(take func(more int64) bool, size int) bool {

@@ -1,4 +1,4 @@
-package server
+package vllmsim
 
 import (
 	"net/http"
@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
-	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
 // TestTheSimulatorServesWhatItsPageSays: of the routes that clients of a picker can use, vllmsim serves all but those that
@@ -20,7 +19,7 @@ func TestTheSimulatorServesWhatItsPageSays(t *testing.T) {
 	// Below /v1/ all paths pass; these are the ones that vLLM 0.32 has for clients, without those under Generate's gate.
 	paths := append(openai.ClientPaths(), "/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages",
 		"/v1/messages/count_tokens", "/v1/embeddings", "/v1/score", "/v1/rerank", "/v1/audio/transcriptions", "/v1/audio/translations")
-	e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, SpeedUp: 1000})
+	e, err := Start(Config{ServedModelNames: []string{"m"}, SpeedUp: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +35,7 @@ func TestTheSimulatorServesWhatItsPageSays(t *testing.T) {
 			lacking = append(lacking, path)
 		}
 	}
-	page, err := os.ReadFile("../../docs/simulator.md")
+	page, err := os.ReadFile("../../../docs/simulator.md")
 	if err != nil {
 		t.Fatal(err)
 	}
