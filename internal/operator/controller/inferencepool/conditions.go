@@ -245,7 +245,8 @@ func (r *verdict) upToDate() metav1.Condition {
 		return status.UpToDate.False("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused", c.Updated, r.size.now,
 			r.revisions.update)
 	case lifecycle.Refused:
-		return status.UpToDate.False("RolloutRefused", "the API server would refuse pods of revision %s, as the condition Accepted says; the old pods stay", r.revisions.update)
+		return status.UpToDate.False("RolloutRefused", "no pod is replaced before the API server admits pods of revision %s; see the condition Accepted",
+			r.revisions.update)
 	case lifecycle.UpToDate:
 	}
 	switch rep := &r.reporters; {

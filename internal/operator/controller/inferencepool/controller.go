@@ -19,6 +19,7 @@ package inferencepool
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -304,10 +305,7 @@ func (r *podKeeper) keep(ctx context.Context) error {
 	}
 	actions, nodes := &executor{r.writer(), r.outcome}, &placing{r.scope, r.observed, r.outcome}
 	rehearsed := actions.rehearse(ctx)
-	if rehearsed != nil && !refused(rehearsed) {
-		return rehearsed
-	}
-	input.Pool.Refused = rehearsed != nil
+	input.Pool.Refused = rehearsed != nil && (refused(rehearsed) || !r.admitted())
 	r.decision = lifecycle.Make(input)
 	r.wakeAt(r.decision.Wake)
 	var refusal error
@@ -324,6 +322,12 @@ func (r *podKeeper) keep(ctx context.Context) error {
 }
 
 func (r *podKeeper) writer() *podWriter { return &podWriter{r.scope, r.observed} }
+
+// admitted reports whether the API server has created a pod of the newest revision. A rollout that has begun goes on while a
+// rehearsal has no answer: to hold it would end pods that load.
+func (r *podKeeper) admitted() bool {
+	return slices.ContainsFunc(r.pods, func(p *corev1.Pod) bool { return p.Labels[v1alpha1.LabelRevision] == r.revisions.update })
+}
 
 // objectKey names an object of one kind in a pool's namespace.
 type objectKey struct{ kind, name string }
