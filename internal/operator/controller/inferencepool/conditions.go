@@ -356,7 +356,15 @@ func (r *verdict) injectionComplete() metav1.Condition {
 			unknown = append(unknown, s.What)
 		}
 	}
-	if len(unknown) > 0 {
+	stated, isStated := "", false
+	if r.pool.Spec.Template != nil {
+		stated, isStated = r.pool.Spec.Template.Annotations[v1alpha1.AnnotationEngineRelease]
+	}
+	switch {
+	case len(unknown) > 0 && isStated:
+		return status.PodsHealthy.True(status.ReasonReleaseUnknown, "%s, which not every release of vLLM has: left out, because the template's annotation %s is %q. "+
+			"Write the release as its numbers, such as 0.32", strings.Join(unknown, ", "), v1alpha1.AnnotationEngineRelease, stated)
+	case len(unknown) > 0:
 		return status.PodsHealthy.True(status.ReasonReleaseUnknown, "%s, which not every release of vLLM has: left out, because the engine's image does not show its release. "+
 			"State it in the template's annotation %s, or set or refuse the flags", strings.Join(unknown, ", "), v1alpha1.AnnotationEngineRelease)
 	}
