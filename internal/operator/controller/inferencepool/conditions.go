@@ -356,19 +356,17 @@ func (r *verdict) injectionComplete() metav1.Condition {
 			unknown = append(unknown, s.What)
 		}
 	}
-	stated, isStated := "", false
-	if r.pool.Spec.Template != nil {
-		stated, isStated = r.pool.Spec.Template.Annotations[v1alpha1.AnnotationEngineRelease]
+	if len(unknown) == 0 {
+		return status.PodsHealthy.True("Healthy", "")
 	}
-	switch {
-	case len(unknown) > 0 && isStated:
-		return status.PodsHealthy.True(status.ReasonReleaseUnknown, "%s, which not every release of vLLM has: left out, because the template's annotation %s is %q. "+
-			"Write the release as its numbers, such as 0.32", strings.Join(unknown, ", "), v1alpha1.AnnotationEngineRelease, stated)
-	case len(unknown) > 0:
-		return status.PodsHealthy.True(status.ReasonReleaseUnknown, "%s, which not every release of vLLM has: left out, because the engine's image does not show its release. "+
-			"State it in the template's annotation %s, or set or refuse the flags", strings.Join(unknown, ", "), v1alpha1.AnnotationEngineRelease)
+	why, remedy := "the engine's image does not show its release",
+		fmt.Sprintf("State it in the template's annotation %s, or set or refuse the flags", v1alpha1.AnnotationEngineRelease)
+	if stated, ok := r.pool.Spec.Template.Annotations[v1alpha1.AnnotationEngineRelease]; ok {
+		why = fmt.Sprintf("the template's annotation %s is %q", v1alpha1.AnnotationEngineRelease, stated)
+		remedy = "Write the release as its numbers, such as 0.32"
 	}
-	return status.PodsHealthy.True("Healthy", "")
+	return status.PodsHealthy.True(status.ReasonReleaseUnknown, "%s, which not every release of vLLM has: left out, because %s. %s",
+		strings.Join(unknown, ", "), why, remedy)
 }
 
 func (r *verdict) eventsSynced() metav1.Condition {
