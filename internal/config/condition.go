@@ -74,9 +74,9 @@ func eventsSynced(s *PoolState, f *facts) metav1.Condition {
 	case f.unsupportedBlocks > 0:
 		return no(status.ReasonBlockSizeUnsupported, "%d blocks do not fit keySpace.blockTokens %d", f.unsupportedBlocks,
 			s.Object.Spec.KeySpace.BlockTokens)
-	case f.silent > 0:
+	case f.unpublished > 0:
 		return no(status.ReasonEventsDisabled, "%d of %d engines say that they publish no events on a TCP port: start them with --kv-events-config",
-			f.silent, f.total)
+			f.unpublished, f.total)
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsReporter:
 		return no(status.ReasonReporterMissing, "%d of %d endpoints have no reporter", f.total-f.synced-f.degraded, f.total)
 	case f.synced+f.degraded < f.total && source == v1alpha1.EventsListen:

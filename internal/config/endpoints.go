@@ -2,7 +2,9 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -28,10 +30,10 @@ func Endpoints(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice) ([]en
 	if p := pool.Spec.Placement; p != nil && p.IslandLabel != "" {
 		island = p.IslandLabel
 	}
-	role, err := roleOf(s.Labels)
-	if err != nil {
+	role, ok := roleOf(s.Labels)
+	if !ok {
 		errs = append(errs, field.NotSupported(field.NewPath("metadata", "labels").Key(v1alpha1.LabelRole), s.Labels[v1alpha1.LabelRole],
-			ownRoles))
+			slices.Sorted(maps.Keys(ownRoles))))
 	}
 	socket := s.Annotations[v1alpha1.AnnotationHTTPSocket]
 	if socket != "" && ranks > 1 && pool.Spec.Engine.DataParallel.Addressing == v1alpha1.AddressByPort {

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"errors"
-
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
@@ -19,31 +17,27 @@ const (
 )
 
 // ownRoles are the values of v1alpha1.LabelRole.
-var ownRoles = []string{endpoint.Both.String(), endpoint.Prefill.String(), endpoint.Decode.String()}
-
-// errRole is the error for another value of v1alpha1.LabelRole.
-var errRole = errors.New("no such role")
+var ownRoles = map[string]endpoint.Role{
+	endpoint.Both.String(): endpoint.Both, endpoint.Prefill.String(): endpoint.Prefill, endpoint.Decode.String(): endpoint.Decode,
+}
 
 // roleOf is the role that the labels of a pod, or of a slice, give to its endpoints. The names of roles are free in most
-// projects: those that say nothing here are Both. Only an unknown value of our own label is an error.
-func roleOf(labels map[string]string) (endpoint.Role, error) {
-	if own, ok := labels[v1alpha1.LabelRole]; ok {
-		for _, role := range []endpoint.Role{endpoint.Both, endpoint.Prefill, endpoint.Decode} {
-			if role.String() == own {
-				return role, nil
-			}
-		}
-		return endpoint.Both, errRole
+// projects: those that say nothing here are Both. It is false only for a
+// value of our own label that is none of ownRoles.
+func roleOf(labels map[string]string) (role endpoint.Role, ok bool) {
+	if own, labelled := labels[v1alpha1.LabelRole]; labelled {
+		role, ok = ownRoles[own]
+		return role, ok
 	}
 	for _, name := range []string{llmdRole, setRole, groupRole, olderGroupRole} {
 		if value, ok := labels[name]; ok {
-			return foreignRole(value), nil
+			return foreignRole(value), true
 		}
 	}
 	if _, ok := labels[aibrixSet]; ok {
-		return foreignRole(labels[aibrixRole]), nil
+		return foreignRole(labels[aibrixRole]), true
 	}
-	return endpoint.Both, nil
+	return endpoint.Both, true
 }
 
 // foreignRole reads a role as other projects spell it.

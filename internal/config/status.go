@@ -214,8 +214,8 @@ type facts struct {
 	lagging int32
 	// unreadable are the streams whose last batch was of no known layout, unsupportedBlocks a sum over the streams.
 	unreadable int32
-	// silent are the endpoints whose engines report that they publish no events.
-	silent            int32
+	// unpublished are the endpoints whose engines report that they publish no events.
+	unpublished       int32
 	unsupportedBlocks uint64
 	deviations
 	hits      picker.Hits
@@ -239,13 +239,18 @@ func gather(state *State, s *PoolState, live Live) *facts {
 			f.spec, f.endpoints = spec, spec.Endpoints
 		}
 	}
+	stats := &picker.PoolStats{} // of a pool that is not served
+	if i := slices.IndexFunc(live.Pools, func(p picker.PoolStats) bool {
+		return p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name
+	}); i >= 0 {
+		stats = &live.Pools[i]
+	}
 	stalled := map[endpoint.ID]bool{}
-	for i := range live.Pools {
-		for j := range live.Pools[i].Endpoints {
-			if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
-				stalled[p.Endpoints[j].ID] = p.Endpoints[j].Stalled
-			}
-		}
+	for i := range stats.Endpoints {
+		ep := &stats.Endpoints[i]
+		stalled[ep.ID] = ep.Stalled
+		count(&f.dropping, ep.DropsLast && !ep.Lookahead)
+		count(&f.lookahead, ep.Lookahead)
 	}
 	for i := range f.endpoints {
 		ep := &f.endpoints[i]
@@ -265,20 +270,13 @@ func gather(state *State, s *PoolState, live Live) *facts {
 		count(&f.lagging, status.StreamReason(&stream) == status.ReasonLagging)
 		count(&f.unfollowed, stream.Stats.Partial.Load() > 0)
 		count(&f.unidentified, stream.Stats.Unkeyed.Load() > 0)
-		count(&f.silent, stream.Stats.Silent.Load())
+		count(&f.unpublished, stream.Stats.Silent.Load())
 		count(&f.unreadable, stream.Stats.Unreadable.Load())
 		f.unsupportedBlocks += stream.Stats.BlockSizeUnsupported.Load()
 	}
-	for i := range live.Pools {
-		if p := &live.Pools[i]; p.Namespace == s.Object.Namespace && p.Pool == s.Object.Name {
-			f.hits, f.trust, f.completed, f.rendering, f.inexact = p.Hits, p.Trust, p.Outcomes[picker.Completed], p.Rendering, p.Without
-			f.observed = observed{p.Gateways, p.Listing, p.Doubts}
-			for i := range p.Endpoints {
-				count(&f.dropping, p.Endpoints[i].DropsLast && !p.Endpoints[i].Lookahead)
-				count(&f.lookahead, p.Endpoints[i].Lookahead)
-			}
-		}
-	}
+	f.hits, f.trust, f.completed = stats.Hits, stats.Trust, stats.Outcomes[picker.Completed]
+	f.rendering, f.inexact = stats.Rendering, stats.Without
+	f.observed = observed{stats.Gateways, stats.Listing, stats.Doubts}
 	return f
 }
 

@@ -315,7 +315,11 @@ func TestCountersOutliveARefusal(t *testing.T) {
 		{State{Picker: "a", Totals: Totals{Requests: 10}}, 0}, // the first state is where counting begins
 		{State{Picker: "a", Unserved: true}, 0},
 		{State{Picker: "a", Unserved: true}, 0},
-		{State{Picker: "a", Totals: Totals{Requests: 12}}, 2},
+		{State{Picker: "a", Totals: Totals{Requests: 2}}, 2}, // it served the pool again, from zero, between two states
+		{State{Picker: "a", Totals: Totals{Requests: 2}}, 2},
+		{State{Picker: "a", Unserved: true}, 2},
+		{State{Picker: "a"}, 2},
+		{State{Picker: "a", Totals: Totals{Requests: 11}}, 13},
 	} {
 		p.Receive(start, State{Picker: "b"})
 		p.Receive(start, tc.state)

@@ -55,11 +55,8 @@ func (p *Pool) Receive(now time.Time, s State) {
 	}
 	if known {
 		var from Totals
-		if same {
+		if same && !before.state.Unserved && !s.Unserved { // a pool that is served again counts from zero
 			from = before.state.Totals
-		}
-		if same && s.Unserved { // it counts nothing of the pool, and has what it had if it serves the pool again
-			s.Totals, next.state.Totals = from, from
 		}
 		more := s.Totals.Since(&from).clearGauges()
 		p.counted = p.counted.Plus(&more)

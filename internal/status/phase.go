@@ -67,8 +67,8 @@ func Pods(endpoints []endpoint.Endpoint) []Pod {
 }
 
 // OfEndpoints returns the condition Ready of an accepted pool: ready of total endpoints serve, the picker cannot connect to
-// unreachable ones, and silent ones take requests and do not answer.
-func OfEndpoints(ready, total, unreachable, silent int) metav1.Condition {
+// unreachable ones, and unanswering ones take requests and answer nothing.
+func OfEndpoints(ready, total, unreachable, unanswering int) metav1.Condition {
 	judge, reason := Ready.True, ReasonServing
 	if ready == 0 {
 		judge, reason = Ready.False, ReasonNoReadyEndpoint
@@ -77,8 +77,8 @@ func OfEndpoints(ready, total, unreachable, silent int) metav1.Condition {
 	if unreachable > 0 {
 		message += fmt.Sprintf("; the picker cannot connect to %d", unreachable)
 	}
-	if silent > 0 {
-		message += fmt.Sprintf("; without an answer: %d", silent)
+	if unanswering > 0 {
+		message += fmt.Sprintf("; without an answer: %d", unanswering)
 	}
 	return judge(reason, "%s", message)
 }

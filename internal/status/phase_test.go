@@ -50,15 +50,15 @@ func TestAPodIsAsItsWorstEndpoint(t *testing.T) {
 
 func TestAPoolIsReadyWithOneEndpoint(t *testing.T) {
 	for _, tc := range []struct {
-		ready, total, unreachable, silent int
-		want                              metav1.Condition
+		ready, total, unreachable, unanswering int
+		want                                   metav1.Condition
 	}{
 		{0, 0, 0, 0, Ready.False("NoReadyEndpoint", "0 of 0 endpoints")},
 		{0, 2, 2, 0, Ready.False("NoReadyEndpoint", "0 of 2 endpoints; the picker cannot connect to 2")},
 		{1, 2, 0, 0, Ready.True("Serving", "1 of 2 endpoints")},
 		{1, 4, 1, 2, Ready.True("Serving", "1 of 4 endpoints; the picker cannot connect to 1; without an answer: 2")},
 	} {
-		if diff := cmp.Diff(tc.want, OfEndpoints(tc.ready, tc.total, tc.unreachable, tc.silent)); diff != "" {
+		if diff := cmp.Diff(tc.want, OfEndpoints(tc.ready, tc.total, tc.unreachable, tc.unanswering)); diff != "" {
 			t.Errorf("Ready (-want +got):\n%s", diff)
 		}
 	}

@@ -83,7 +83,10 @@ spec:
   strategy: {type: RoundRobin}
   guards: {islandCrossing: Never}
   decisions: {logPercent: 100}
----
+`
+
+// metricsReader is a service account that is allowed to read the metrics of pools.
+const metricsReader = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: reader}
@@ -101,6 +104,13 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
 subjects: [{kind: ServiceAccount, name: reader}]
 `
 
+// createReader creates the metrics reader, and writes its token for observe.
+func (w *world) createReader() {
+	w.Helper()
+	w.apply(metricsReader)
+	w.token(namespace, "reader", "", "reader.token")
+}
+
 // TestWhatAPoolSetsTakesEffect: settings of the pool and its policy, from their fields through the operator to what the pickers
 // that it makes do.
 func TestWhatAPoolSetsTakesEffect(t *testing.T) {
@@ -116,7 +126,7 @@ func TestWhatAPoolSetsTakesEffect(t *testing.T) {
 	if c := status.PolicyAffected.In(w.until("affected by the policy", affected).Status.Conditions); strings.Contains(c.Message, "no effect") {
 		t.Errorf("PolicyAffected: %s", c.Message)
 	}
-	w.token(namespace, "reader", "", "reader.token")
+	w.createReader()
 
 	pickers := w.pickerPods()
 	for _, p := range pickers {
@@ -129,8 +139,9 @@ func TestWhatAPoolSetsTakesEffect(t *testing.T) {
 			t.Errorf("a body above maxRequestBody was answered with %d", code)
 		}
 		w.checkLog(p)
-		if code, metrics := w.observe(p, "/metrics", true); code != http.StatusOK || !strings.Contains(metrics, "\ninference_pool_ready_pods{") {
-			t.Errorf("metrics of %s: status %d, and the names of inference gateways: %t", p.Name, code, code == http.StatusOK)
+		code, metrics := w.observe(p, "/metrics", true)
+		if compatible := strings.Contains(metrics, "\ninference_pool_ready_pods{"); code != http.StatusOK || !compatible {
+			t.Errorf("metrics of %s: status %d, with the names of inference gateways: %t", p.Name, code, compatible)
 		}
 		code, profile := w.observe(p, "/debug/pprof/goroutine?debug=1", true)
 		if code != http.StatusOK || !strings.Contains(profile, "goroutine profile:") {
@@ -195,36 +206,20 @@ metadata: {name: logged}
 spec:
   targetRefs: [{name: m}]
   decisions: {logPercent: 100}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: reader}
-rules:
-- {apiGroups: [kvasir.dev], resources: [inferencepools/metrics], verbs: [get]}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: reader}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: reader}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
-subjects: [{kind: ServiceAccount, name: reader}]
 `
 
 // TestEnginesConnectToThePickerThroughItsService: engines with the flags of the operator reach the picker at the port of its Service,
 // and a picker that takes its place knows what they hold.
 func TestEnginesConnectToThePickerThroughItsService(t *testing.T) {
 	w := newWorld(t, 0)
-	w.service = newFront(w, "m-picker", 6001)
+	w.service = newServiceProxy(w, "m-picker", 6001)
 	w.apply(dialling)
 	synced := func(p *v1alpha1.InferencePool) bool {
 		c := status.EventsSynced.In(p.Status.Conditions)
 		return settled(2)(p) && c != nil && c.Status == metav1.ConditionTrue && len(w.proxies()) == 1
 	}
 	w.until("served with events", synced)
-	w.token(namespace, "reader", "", "reader.token")
+	w.createReader()
 	prompt := make([]int, 160)
 	for i := range prompt {
 		prompt[i] = 100 + i
@@ -263,7 +258,12 @@ func (w *world) complete(picker *corev1.Pod, prompt any) int {
 	w.Helper()
 	body, err := json.Marshal(map[string]any{"model": poolName, "max_tokens": 1, "prompt": prompt})
 	w.must(err)
-	answer, err := http.Post("http://"+picker.Status.PodIP+":8080/v1/completions", "application/json", bytes.NewReader(body))
+	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+picker.Status.PodIP+":8080/v1/completions", bytes.NewReader(body))
+	w.must(err)
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return 0
 	}
@@ -325,9 +325,9 @@ func (w *world) eventually(what string, is func() bool) {
 	}
 }
 
-// front forwards connections of engines to a port of a Service as a cluster does: to a ready pod that the Service selects, at the
-// port that it says, from the address of the engine's pod.
-type front struct {
+// serviceProxy takes the place of kube-proxy for one port of a Service: it forwards the connections of engines to a ready pod
+// that the Service selects, at the port that the Service names, from the address of the engine's pod.
+type serviceProxy struct {
 	*world
 	name string
 	port int32
@@ -337,10 +337,10 @@ type front struct {
 	pods        atomic.Int32 // that have an address to connect to
 }
 
-func newFront(w *world, name string, port int32) *front {
+func newServiceProxy(w *world, name string, port int32) *serviceProxy {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
-	f := &front{world: w, name: name, port: port, ctx: ctx}
+	f := &serviceProxy{world: w, name: name, port: port, ctx: ctx}
 	w.Cleanup(func() {
 		cancel()
 		f.connections.Wait()
@@ -349,7 +349,7 @@ func newFront(w *world, name string, port int32) *front {
 }
 
 // rewrite has an engine connect to an address of its own, in place of the Service. Its own address is behind --host.
-func (f *front) rewrite(args []string) []string {
+func (f *serviceProxy) rewrite(args []string) []string {
 	pod := args[slices.Index(args, "--host")+1]
 	address := fmt.Sprintf("127.%d.201.%d", subnet, f.pods.Add(1))
 	listener, err := new(net.ListenConfig).Listen(f.ctx, "tcp", fmt.Sprintf("%s:%d", address, f.port))
@@ -374,7 +374,7 @@ func (f *front) rewrite(args []string) []string {
 }
 
 // forward copies a connection to a pod behind the Service, in both directions; without such a pod, it is closed.
-func (f *front) forward(from net.Conn, pod string) {
+func (f *serviceProxy) forward(from net.Conn, pod string) {
 	defer from.Close()
 	target := f.behind()
 	if target == "" {
@@ -399,7 +399,7 @@ func (f *front) forward(from net.Conn, pod string) {
 
 // behind is the address of a ready pod for the port of the Service; empty without one. There are no EndpointSlices to ask: the API
 // server refuses loopback addresses in them.
-func (f *front) behind() string {
+func (f *serviceProxy) behind() string {
 	s, err := f.set.CoreV1().Services(namespace).Get(f.ctx, f.name, metav1.GetOptions{})
 	if err != nil {
 		return ""

@@ -58,7 +58,7 @@ type world struct {
 	set     kubernetes.Interface
 	runner  *podrunner.Runner
 	dir     string
-	service *front // the Service that engines connect to, nil for none; set before there are any
+	service *serviceProxy // the Service that engines connect to, nil for none; set before there are any
 
 	// watches of the operator and the pickers are this late.
 	late time.Duration

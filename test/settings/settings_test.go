@@ -151,6 +151,23 @@ type base struct {
 	admittedPolicy *v1alpha1.RoutingPolicy
 }
 
+// admittedBases are all bases, admitted.
+func admittedBases(t *testing.T) []base {
+	t.Helper()
+	list := bases(t)
+	for i := range list {
+		b := &list[i]
+		var err error
+		if b.admittedPool, err = b.admitPool(t, b.pool); err == nil {
+			b.admittedPolicy, err = b.admitPolicy(t, b.policy)
+		}
+		if err != nil {
+			t.Fatalf("base %d: %v", i, err)
+		}
+	}
+	return list
+}
+
 // effects of the base with another spec of one of its objects. It fails if that is refused.
 func (b *base) effects(t *testing.T, kind string, spec map[string]any) (string, error) {
 	t.Helper()
@@ -263,6 +280,40 @@ func (f field) at(spec map[string]any) map[string]any {
 	return m
 }
 
+// place is where a base can have a field: as the entry name of the object holder in the spec of a kind.
+type place struct {
+	base         *base
+	kind         string
+	spec, holder map[string]any
+	name         string
+}
+
+// in returns the field's place in a base; false if the base has nothing that could contain it.
+func (f field) in(b *base) (place, bool) {
+	spec := b.pool
+	if f.kind == v1alpha1.KindRoutingPolicy {
+		spec = b.policy
+	}
+	holder := f.at(spec)
+	return place{b, f.kind, spec, holder, last(f.path)}, holder != nil
+}
+
+// present is the field's value in the base; nil if it is not set.
+func (p place) present() any { return p.holder[p.name] }
+
+// effectsWith returns the effects of the base with another value of the field. It fails if that is refused.
+func (p place) effectsWith(t *testing.T, value any) (string, error) {
+	t.Helper()
+	present, set := p.holder[p.name]
+	p.holder[p.name] = value
+	defer func() {
+		if p.holder[p.name] = present; !set {
+			delete(p.holder, p.name)
+		}
+	}()
+	return p.base.effects(t, p.kind, p.spec)
+}
+
 // candidates are other values of a field, not all within its limits.
 func candidates(name string, s *apiextensionsv1.JSONSchemaProps, present any) []any {
 	if value, ok := foreign[name]; ok {
@@ -308,17 +359,10 @@ func candidates(name string, s *apiextensionsv1.JSONSchemaProps, present any) []
 // TestEveryFieldHasAnEffect sets each field of both definitions to other values, in each base that has what contains it.
 func TestEveryFieldHasAnEffect(t *testing.T) {
 	t.Parallel()
-	list := bases(t)
+	list := admittedBases(t)
 	before := make([]string, len(list))
 	for i := range list {
 		b := &list[i]
-		var err error
-		if b.admittedPool, err = b.admitPool(t, b.pool); err == nil {
-			b.admittedPolicy, err = b.admitPolicy(t, b.policy)
-		}
-		if err != nil {
-			t.Fatalf("base %d: %v", i, err)
-		}
 		before[i] = effects(t, b.admittedPool, b.admittedPolicy)
 		if _, problems, found := strings.Cut(before[i], "\nproblem: "); found {
 			t.Fatalf("base %d is not applied: %s", i, problems)
@@ -346,25 +390,15 @@ func TestEveryFieldHasAnEffect(t *testing.T) {
 func hasEffect(t *testing.T, f field, list []base, before []string) bool {
 	t.Helper()
 	for i := range list {
-		spec := list[i].pool
-		if f.kind == v1alpha1.KindRoutingPolicy {
-			spec = list[i].policy
-		}
-		holder := f.at(spec)
-		if holder == nil {
+		at, ok := f.in(&list[i])
+		if !ok {
 			continue
 		}
-		name := last(f.path)
-		present, set := holder[name]
-		for _, value := range candidates(name, f.schema, present) {
-			if reflect.DeepEqual(value, present) {
+		for _, value := range candidates(at.name, f.schema, at.present()) {
+			if reflect.DeepEqual(value, at.present()) {
 				continue
 			}
-			holder[name] = value
-			after, err := list[i].effects(t, f.kind, spec)
-			if holder[name] = present; !set {
-				delete(holder, name)
-			}
+			after, err := at.effectsWith(t, value)
 			if err == nil && after != before[i] {
 				return true
 			}

@@ -273,16 +273,26 @@ func (p *Pool) members(seen map[string][]*api.Pod) {
 		if views := seen[m.Name]; len(views) > 0 {
 			m.Live = livePod(views)
 			p.Live.InFlight += m.Live.InFlight
-			m.Reason = cmp.Or(m.Reason, views[0].Reason)
+			m.Reason = cmp.Or(m.Reason, reasonOf(views))
 		}
 		delete(seen, m.Name)
 	}
 	for name, views := range seen {
-		m := Pod{Name: name, Stage: views[0].Phase, Reason: views[0].Reason, Island: views[0].Island, Live: livePod(views)}
+		m := Pod{Name: name, Stage: views[0].Phase, Reason: reasonOf(views), Island: views[0].Island, Live: livePod(views)}
 		p.Live.InFlight += m.Live.InFlight
 		p.Members = append(p.Members, m)
 	}
 	slices.SortFunc(p.Members, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// reasonOf is the first reason that a replica reports: one replica can be unable to connect to a pod while others can.
+func reasonOf(views []*api.Pod) string {
+	for _, v := range views {
+		if v.Reason != "" {
+			return v.Reason
+		}
+	}
+	return ""
 }
 
 // OfPickers are the pools that pickers without a cluster serve.

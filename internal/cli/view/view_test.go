@@ -169,7 +169,16 @@ func TestPoolsOfPickersAlone(t *testing.T) {
 	if all := OfPickers([]PickerReport{{Picker: "127.0.0.1:9090", Live: killed}}); all[0].Members[0].Reason != api.ReasonUnreachable {
 		t.Errorf("why a pod is not ready is lost: %+v", all[0].Members[0])
 	}
+	// One replica connects and the other cannot.
+	both := []PickerReport{{Picker: "a", Live: replica("a", 10)}, {Picker: "b", Live: killed}}
+	if all := OfPickers(both); all[0].Members[0].Reason != api.ReasonUnreachable {
+		t.Errorf("what the second replica reports is lost: %+v", all[0].Members[0])
+	}
 	p := OfCluster(ptrs(chat()))
+	if p.Join(both); p.Members[0].Reason != api.ReasonUnreachable {
+		t.Errorf("what the second replica reports is lost beside the API server's pods: %+v", p.Members[0])
+	}
+	p = OfCluster(ptrs(chat()))
 	p.Join([]PickerReport{{Picker: "a", Live: &api.Live{Picker: "a", Pools: []api.Pool{{Namespace: "llm", Name: "other"}}}}})
 	if p.Live != nil || p.Problems[len(p.Problems)-1].Message != "it does not serve the pool" {
 		t.Errorf("%+v", p)

@@ -283,6 +283,28 @@ func TestCurrentFollowsTheRollout(t *testing.T) {
 	}
 }
 
+func TestAPoolAtZeroGrowsWithTheOldRevisionWhileTheRolloutWaits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pool Pool
+		want []string
+	}{
+		"refused":    {Pool{Refused: true}, []string{"create p-a-0"}},
+		"paused":     {Pool{Paused: true}, []string{"create p-a-0"}},
+		"unhindered": {Pool{}, []string{"create p-b-0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool := tc.pool
+			pool.Name, pool.Revision, pool.Current, pool.Surge = "p", "b", "a", 1
+			pool.Current = Make(Input{Now: noon, Pool: pool}).Current
+			pool.Size = 1
+			out := Make(Input{Now: noon, Pool: pool})
+			if diff := cmp.Diff(tc.want, brief(out.Actions)); diff != "" {
+				t.Errorf("actions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestWarmUp(t *testing.T) {
 	pool := Pool{Name: "p", Size: 1, Revision: "b", Current: "b", Surge: 1, WarmUp: time.Minute, ProgressDeadline: time.Hour}
 	gate := func(since time.Duration, change func(*Pod)) Pod {

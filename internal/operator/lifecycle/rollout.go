@@ -56,7 +56,7 @@ func latest(a, b time.Time) time.Time {
 }
 
 // current is the revision that counts as served with: the new one as soon as no other pod is left and enough of the
-// new ones serve.
+// new ones serve. A pool without pods keeps the old one while the rollout waits, to grow with it.
 func (r *plan) current() string {
 	if r.Pool.Current == r.Pool.Revision {
 		return r.Pool.Current
@@ -73,7 +73,7 @@ func (r *plan) current() string {
 		}
 	}
 	switch {
-	case other == "" && (newest >= r.Pool.Size || r.Pool.Current == ""):
+	case other == "" && (r.Pool.Current == "" || newest >= r.Pool.Size && (newest > 0 || !r.holds())):
 		return r.Pool.Revision
 	case r.Pool.Current == "":
 		return other

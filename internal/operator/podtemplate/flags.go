@@ -36,7 +36,7 @@ const keepAliveSeconds = 3900
 // keepAlive has the engine keep idle connections for longer than gateways do.
 func (w *work) keepAlive() {
 	name, ok := keepAlives[v1alpha1.EngineType(w.wiring.Type)]
-	if !ok || w.wiring.Flags != string(v1alpha1.FlagsInject) || w.refused(name) ||
+	if !ok || w.wiring.Flags != string(v1alpha1.FlagsInject) || w.leftOut(name) ||
 		slices.ContainsFunc(w.engine.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
 		return
 	}
@@ -64,12 +64,17 @@ func (w *work) flags() {
 	}
 	release, known := w.release()
 	for _, f := range w.wanted() {
-		if mentions(w.engine, f.name) || w.refused(f.name) {
+		if mentions(w.engine, f.name) || w.leftOut(f.name) {
 			continue
 		}
+		if known && release.before(f.since) && f.since != withEvents {
+			continue // the release does not have it
+		}
 		why := closed(w.engine)
+		if why != "" && f.optional {
+			continue
+		}
 		switch {
-		case why != "" && f.optional, known && release.before(f.since) && f.since != withEvents:
 		case why != "":
 			w.skip(w.engine.Name, f.name, why)
 		case known && release.before(f.since):

@@ -143,8 +143,8 @@ func (w *work) skip(container, what, why string) {
 	w.skipped = append(w.skipped, Skipped{container, what, why})
 }
 
-// refused reports whether the author of the template does not want something in the engine's container.
-func (w *work) refused(what string) bool {
+// leftOut reports whether the author of the template does not want something in the engine's container.
+func (w *work) leftOut(what string) bool {
 	return slices.Contains(strings.FieldsFunc(w.pod.Annotations[v1alpha1.AnnotationLeaveOut], func(c rune) bool {
 		return c == ',' || unicode.IsSpace(c)
 	}), what)
@@ -161,7 +161,7 @@ func Injected(pod *corev1.Pod) []string {
 func (w *work) sharedMemory() {
 	const dir, volume = "/dev/shm", "kvasir-shm"
 	if w.wiring.Type != string(v1alpha1.EngineVLLM) || w.wiring.Flags != string(v1alpha1.FlagsInject) || w.pod.Spec.HostIPC ||
-		mountOf(w.engine, dir) != nil || w.refused(Shm) ||
+		mountOf(w.engine, dir) != nil || w.leftOut(Shm) ||
 		slices.ContainsFunc(w.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume }) {
 		return
 	}
@@ -205,7 +205,7 @@ func (w *work) island() {
 // preStop makes the end of the engine wait until it is idle.
 func (w *work) preStop() {
 	switch {
-	case w.engine.Lifecycle != nil && w.engine.Lifecycle.PreStop != nil, w.refused(PreStop):
+	case w.engine.Lifecycle != nil && w.engine.Lifecycle.PreStop != nil, w.leftOut(PreStop):
 		return
 	case !w.wiring.reports():
 		w.skip(w.engine.Name, PreStop, "there is no reporter to wait: events.source is "+w.wiring.Source)

@@ -42,7 +42,7 @@ func (w *work) probes() {
 		{LivenessProbe, &w.engine.LivenessProbe, livenessPeriod, livenessFailing},
 	} {
 		switch {
-		case *p.probe != nil, w.refused(p.name):
+		case *p.probe != nil, w.leftOut(p.name):
 		case mentions(w.engine, needsCertificate):
 			w.skip(w.engine.Name, p.name, needsCertificate+" is set, and the kubelet has no client certificate")
 		case mentions(w.engine, socket):

@@ -37,9 +37,9 @@ func (r *adoption) keep(ctx context.Context) error {
 		return err
 	}
 	in := &lifecycle.Adopted{Input: lifecycle.Input{Now: r.now}}
-	nodes, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}
+	states, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}
 	for _, pod := range r.pods {
-		node, err := nodes.groupNode(ctx, pod)
+		node, err := states.groupNode(ctx, pod)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (r *adoption) keep(ctx context.Context) error {
 	if owner != nil {
 		r.size = size{now: owner.size, wanted: owner.size}
 		if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
-			r.size = (&sizing{r.scope, r.observed}).chooseSize()
+			r.size = chosenSize(r.scope, r.observed)
 		}
 		if r.pool.Spec.Paused == v1alpha1.PauseAll {
 			r.size.now = owner.size - draining(in.Pods, owner.size) // drains that have begun end
@@ -68,7 +68,7 @@ func (r *adoption) keep(ctx context.Context) error {
 	decision, target := lifecycle.Adopt(in)
 	r.decision = decision
 	r.wakeAt(r.decision.Wake)
-	writer := &podWriter{r.scope, r.observed}
+	writer := newPodWriter(r.scope, r.observed)
 	if err := (&executor{writer, r.outcome}).execute(ctx); err != nil {
 		return err
 	}

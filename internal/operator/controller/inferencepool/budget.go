@@ -35,7 +35,7 @@ func (r *budget) protected() int {
 			n++
 		}
 	}
-	return min(n, (&sizing{r.scope, r.observed}).chooseSize().now)
+	return min(n, chosenSize(r.scope, r.observed).now)
 }
 
 // stays reports whether a pod is neither draining, nor being deleted, nor finished.
@@ -54,7 +54,7 @@ func (r *budget) replacesFirst(ctx context.Context) (replaces bool, why string, 
 		return false, "", nil
 	}
 	defaults := r.pool.Spec.WithDefaults()
-	surge, _ := limits(defaults.Rollout, (&sizing{r.scope, r.observed}).chooseSize().now)
+	surge, _ := limits(defaults.Rollout, chosenSize(r.scope, r.observed).now)
 	switch {
 	case !r.NodeSignals:
 		why = "the operator is limited to some namespaces and cannot read nodes"

@@ -245,7 +245,8 @@ func (r *verdict) upToDate() metav1.Condition {
 		return status.UpToDate.False("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused", c.Updated, r.size.now,
 			r.revisions.update)
 	case lifecycle.Refused:
-		return status.UpToDate.False("RolloutRefused", "the API server would refuse pods of revision %s, as the condition Accepted says; the old pods stay", r.revisions.update)
+		return status.UpToDate.False("RolloutRefused", "no pod is replaced before the API server admits pods of revision %s; see the condition Accepted",
+			r.revisions.update)
 	case lifecycle.UpToDate:
 	}
 	switch rep := &r.reporters; {
@@ -355,11 +356,17 @@ func (r *verdict) injectionComplete() metav1.Condition {
 			unknown = append(unknown, s.What)
 		}
 	}
-	if len(unknown) > 0 {
-		return status.PodsHealthy.True(status.ReasonReleaseUnknown, "%s, which not every release of vLLM has: left out, because the engine's image does not show its release. "+
-			"State it in the template's annotation %s, or set or refuse the flags", strings.Join(unknown, ", "), v1alpha1.AnnotationEngineRelease)
+	if len(unknown) == 0 {
+		return status.PodsHealthy.True("Healthy", "")
 	}
-	return status.PodsHealthy.True("Healthy", "")
+	why, remedy := "the engine's image does not show its release",
+		fmt.Sprintf("State it in the template's annotation %s, or set or refuse the flags", v1alpha1.AnnotationEngineRelease)
+	if stated, ok := r.pool.Spec.Template.Annotations[v1alpha1.AnnotationEngineRelease]; ok {
+		why = fmt.Sprintf("the template's annotation %s is %q", v1alpha1.AnnotationEngineRelease, stated)
+		remedy = "Write the release as its numbers, such as 0.32"
+	}
+	return status.PodsHealthy.True(status.ReasonReleaseUnknown, "%s, which not every release of vLLM has: left out, because %s. %s",
+		strings.Join(unknown, ", "), why, remedy)
 }
 
 func (r *verdict) eventsSynced() metav1.Condition {

@@ -218,7 +218,7 @@ func TestWhatIsDoneToPodsIsAnEvent(t *testing.T) {
 		w := newWorld(t)
 		of := newVerdict()
 		of.Reconciler, of.podOf["u"] = w.r, &corev1.Pod{}
-		r := &executor{&podWriter{of.scope, of.observed}, of.outcome}
+		r := &executor{newPodWriter(of.scope, of.observed), of.outcome}
 		tc.action.UID, tc.action.Name = "u", "chat-0"
 		for range 2 { // again within a minute is no news
 			r.recordAction(&tc.action)

@@ -19,6 +19,7 @@ package inferencepool
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -153,11 +154,11 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	}
 }
 
-// scope is one pool in one reconciliation. Every part of the reconciliation has it, and leaves there what concerns all of it:
-// problems for conditions, and when to be called again.
+// scope is the state of one reconciliation of a pool. Every part of the reconciliation embeds it, and adds the problems that
+// conditions report and the times at which to reconcile again.
 type scope struct {
 	*Reconciler
-	pool   *v1alpha1.InferencePool // with defaults; shared with the cache, never written
+	pool   *v1alpha1.InferencePool // with defaults; shared with the cache and must not be changed
 	key    types.NamespacedName
 	memory *memory
 	now    time.Time
@@ -168,7 +169,7 @@ type scope struct {
 	retry    bool // a write met a newer object
 }
 
-// observed is what the cache has of a pool. Its objects are shared with the cache.
+// observed is what the cache has of a pool. Its objects are shared with the cache and must not be changed.
 type observed struct {
 	pods      []*corev1.Pod          // of the pool
 	strangers []*corev1.Pod          // that have our label and another owner
@@ -196,14 +197,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !pool.DeletionTimestamp.IsZero() { // owner references do the rest, preStop hooks the drains
+	if !pool.DeletionTimestamp.IsZero() { // its objects are garbage-collected, and preStop hooks drain its pods
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	return r.begin(pool).run(ctx)
 }
 
-// begin is the start of one reconciliation of a pool.
+// begin returns the scope of a new reconciliation of a pool.
 func (r *Reconciler) begin(pool *v1alpha1.InferencePool) *scope {
 	key := client.ObjectKeyFromObject(pool)
 	shared := *pool
@@ -231,8 +232,7 @@ func (r *scope) run(ctx context.Context) (reconcile.Result, error) {
 		return reconcile.Result{}, err
 	}
 	(&referenceCheck{r}).findReferences(ctx)
-	objects := &children{scope: r, observed: seen.observed}
-	childrenErr := objects.keep(ctx)
+	network, childrenErr := (&children{r, seen.observed}).keep(ctx)
 	gateway, err := (&gatewayReader{r}).read(ctx)
 	childrenErr = cmp.Or(childrenErr, err)
 	pods := &outcome{}
@@ -242,7 +242,7 @@ func (r *scope) run(ctx context.Context) (reconcile.Result, error) {
 	} else {
 		podsErr = (&adoption{r, seen.observed, pods}).keep(ctx)
 	}
-	v := &verdict{scope: r, observed: seen.observed, outcome: pods, gateway: gateway, network: objects.network, next: r.pool.Status.DeepCopy()}
+	v := &verdict{scope: r, observed: seen.observed, outcome: pods, gateway: gateway, network: network, next: r.pool.Status.DeepCopy()}
 	v.status(childrenErr, podsErr)
 	if err := v.writeStatus(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -285,8 +285,8 @@ type podKeeper struct {
 
 // keep lets package lifecycle decide, and carries its decision out.
 func (r *podKeeper) keep(ctx context.Context) error {
-	template := &revising{r.scope, r.observed, r.outcome}
-	if err := template.findRevisions(ctx); err != nil {
+	revising := &revising{r.scope, r.observed, r.outcome}
+	if err := revising.findRevisions(ctx); err != nil {
 		return err
 	}
 	if r.problems.template != "" {
@@ -296,22 +296,19 @@ func (r *podKeeper) keep(ctx context.Context) error {
 		r.retry = r.retry || adopted
 		return err
 	}
-	sidecars := &reporterUpdate{r.scope, r.observed, r.outcome}
-	r.reporters = sidecars.findReporters()
+	reporterUpdate := &reporterUpdate{r.scope, r.observed, r.outcome}
+	r.reporters = reporterUpdate.findReporters()
 	input, err := r.facts(ctx)
 	if err != nil {
 		return err
 	}
-	actions, nodes := &executor{r.writer(), r.outcome}, &placing{r.scope, r.observed, r.outcome}
-	rehearsed := actions.rehearse(ctx)
-	if rehearsed != nil && !refused(rehearsed) {
-		return rehearsed
-	}
-	input.Pool.Refused = rehearsed != nil
+	executor, placing := &executor{newPodWriter(r.scope, r.observed), r.outcome}, &placing{r.scope, r.observed, r.outcome}
+	rehearsed := executor.rehearse(ctx)
+	input.Pool.Refused = rehearsed != nil && (refused(rehearsed) || !r.admitted())
 	r.decision = lifecycle.Make(input)
 	r.wakeAt(r.decision.Wake)
 	var refusal error
-	for _, step := range []func(context.Context) error{actions.execute, nodes.askForNodes, template.pruneRevisions, sidecars.patchReporters} {
+	for _, step := range []func(context.Context) error{executor.execute, placing.askForNodes, revising.pruneRevisions, reporterUpdate.patchReporters} {
 		switch err := step(ctx); {
 		case refused(err):
 			refusal = cmp.Or(refusal, err)
@@ -323,7 +320,11 @@ func (r *podKeeper) keep(ctx context.Context) error {
 	return cmp.Or(refusal, rehearsed)
 }
 
-func (r *podKeeper) writer() *podWriter { return &podWriter{r.scope, r.observed} }
+// admitted reports whether the API server has created a pod of the newest revision. A rollout that has begun goes on while a
+// rehearsal has no answer: to hold it would end pods that load.
+func (r *podKeeper) admitted() bool {
+	return slices.ContainsFunc(r.pods, func(p *corev1.Pod) bool { return p.Labels[v1alpha1.LabelRevision] == r.revisions.update })
+}
 
 // objectKey names an object of one kind in a pool's namespace.
 type objectKey struct{ kind, name string }

@@ -188,6 +188,8 @@ type podWriter struct {
 	*observed
 }
 
+func newPodWriter(s *scope, o *observed) *podWriter { return &podWriter{s, o} }
+
 // patch changes labels and annotations of a pod, if the pod has not changed since it was read.
 func (r *podWriter) patch(ctx context.Context, uid string, labels, annotations map[string]any) error {
 	pod := r.podOf[uid]

@@ -49,7 +49,7 @@ type cluster struct {
 func (r *cluster) read(ctx context.Context) error {
 	var list corev1.PodList
 	selector := client.MatchingLabels(config.PodLabels(r.pool))
-	// They are shared with the cache, and never written.
+	// The listed pods are shared with the cache and must not be changed.
 	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), selector, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing pods of pool %s: %w", r.key, err)
 	}
@@ -85,16 +85,16 @@ func (r *cluster) read(ctx context.Context) error {
 // facts returns the input of lifecycle.Make.
 func (r *podKeeper) facts(ctx context.Context) (lifecycle.Input, error) {
 	input := lifecycle.Input{Now: r.now}
-	nodes, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}
+	states, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}
 	for _, pod := range r.pods {
-		node, err := nodes.node(ctx, pod)
+		node, err := states.node(ctx, pod)
 		if err != nil {
 			return input, err
 		}
 		input.Pods = append(input.Pods, facts.fact(pod, node))
 	}
 	facts.learn(input.Pods)
-	r.size = (&sizing{r.scope, r.observed}).chooseSize()
+	r.size = chosenSize(r.scope, r.observed)
 	r.memory.size = count(r.size.now)
 	surge, unavailable := limits(r.pool.Spec.Rollout, r.size.now)
 	rollout := r.pool.Spec.Rollout

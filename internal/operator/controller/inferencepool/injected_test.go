@@ -27,6 +27,8 @@ func TestTheStatusShowsWhatIsInjected(t *testing.T) {
 		{nil, "True Healthy", all, ""},
 		{func(s *v1alpha1.InferencePoolSpec) { s.Template.Spec.Containers[0].Image = "vllm:latest" }, "True ReleaseUnknown", without, "--shutdown-timeout"},
 		{annotated(v1alpha1.AnnotationEngineRelease, "0.24"), "True Healthy", all, ""},
+		{annotated(v1alpha1.AnnotationEngineRelease, "vLLM-0.32"), "True ReleaseUnknown", without, `is "vLLM-0.32"`},
+		{annotated(v1alpha1.AnnotationEngineRelease, "0.32rc1"), "True ReleaseUnknown", without, `is "0.32rc1"`},
 		{annotated(v1alpha1.AnnotationLeaveOut, "--shutdown-timeout,--enable-scale-out"), "True Healthy", without, ""},
 	} {
 		if tc.change != nil {

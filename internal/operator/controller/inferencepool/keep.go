@@ -38,29 +38,29 @@ const annotationApplied = "kvasir.dev/applied"
 type children struct {
 	*scope
 	*observed
-	network networkFacts // what it found of gateways
 }
 
 // keep maintains the child objects beside the pods: secrets, pickers, the gateway's objects. It does not touch an
-// object of that name that belongs to another owner. An object that the API server refuses does not hold up the others.
-func (r *children) keep(ctx context.Context) error {
+// object of that name that belongs to another owner. An object that the API server refuses does not hold up the others. It
+// returns what it has found of gateways, with an error as well.
+func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 	if r.Children == nil {
-		return nil
+		return network, nil
 	}
 	config := r.Children()
 	if err := r.optional.keep(config); err != nil {
-		return err
+		return network, err
 	}
-	if err := r.findGateways(ctx, &config); err != nil {
-		return err
+	if network, err = r.findGateways(ctx, &config); err != nil {
+		return network, err
 	}
 	kept, disruption := &secrets{r.scope, r.picker}, &budget{r.scope, r.observed}
 	secretsErr := errors.Join(r.passRefusal(kept.keepKey(ctx)), r.passRefusal(kept.keepCertificates(ctx)))
 	input := resources.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: disruption.protected(),
-		Gateways: r.network.gateways, Sets: r.sets()}
+		Gateways: network.gateways, Sets: r.sets()}
 	replaces, evictions, err := disruption.replacesFirst(ctx)
 	if err != nil {
-		return errors.Join(secretsErr, err)
+		return network, errors.Join(secretsErr, err)
 	}
 	input.Replaces, input.Evictions = replaces, evictions
 	if r.policy != nil {
@@ -68,7 +68,7 @@ func (r *children) keep(ctx context.Context) error {
 	}
 	objects, err := resources.Objects(config, input)
 	if err != nil {
-		return fmt.Errorf("pickers of pool %s: %w", r.key, errors.Join(secretsErr, err))
+		return network, fmt.Errorf("pickers of pool %s: %w", r.key, errors.Join(secretsErr, err))
 	}
 	wanted := map[objectKey]bool{}
 	for _, o := range objects {
@@ -80,10 +80,10 @@ func (r *children) keep(ctx context.Context) error {
 		}
 		r.fitDefinition(o)
 		if err := r.passRefusal(r.apply(ctx, o)); err != nil {
-			return errors.Join(secretsErr, err)
+			return network, errors.Join(secretsErr, err)
 		}
 	}
-	return errors.Join(secretsErr, r.passRefusal(r.deleteUnwanted(ctx, config, wanted)))
+	return network, errors.Join(secretsErr, r.passRefusal(r.deleteUnwanted(ctx, config, wanted)))
 }
 
 // refusedEvery is how often what the API server refuses is tried again: the cause is not in an object that is watched.

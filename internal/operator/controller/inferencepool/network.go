@@ -35,11 +35,11 @@ type networkFacts struct {
 
 // findGateways finds the gateways that send requests to the engines themselves, and whether they have pods: those of
 // gateway.parentRefs, and those that have accepted the gateways' pool, through routes of others.
-func (r *children) findGateways(ctx context.Context, config *resources.Config) error {
+func (r *children) findGateways(ctx context.Context, config *resources.Config) (networkFacts, error) {
+	f := networkFacts{}
 	if r.pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkClosed || r.pool.Spec.Gateway.Mode == v1alpha1.GatewayDisabled {
-		return nil
+		return f, nil
 	}
-	f := &r.network
 	add := func(group *gwapiv1.Group, kind *gwapiv1.Kind, namespace, name string) {
 		gateway := types.NamespacedName{Namespace: namespace, Name: name}
 		if gateway.Namespace == "" {
@@ -59,7 +59,7 @@ func (r *children) findGateways(ctx context.Context, config *resources.Config) e
 	if config.GIE {
 		pool := &gatewayPool{}
 		if _, err := r.loose(ctx, resources.GIEKind, pool); err != nil {
-			return err
+			return f, err
 		}
 		for i := range pool.Status.Parents {
 			// A Gateway of a namespace that has no right to the pool can be among the parents, too, and is not accepted.
@@ -74,7 +74,7 @@ func (r *children) findGateways(ctx context.Context, config *resources.Config) e
 		there, unseen, err := r.dataPlane(ctx, gateway)
 		switch {
 		case err != nil:
-			return err
+			return f, err
 		case there:
 		case unseen != "":
 			f.unseen = append(f.unseen, fmt.Sprintf("%s (in %s)", gateway, unseen))
@@ -84,7 +84,7 @@ func (r *children) findGateways(ctx context.Context, config *resources.Config) e
 	}
 	slices.Sort(f.missing)
 	f.missing = slices.Compact(f.missing)
-	return nil
+	return f, nil
 }
 
 // dataPlane reports whether a gateway has pods, and names a namespace where the operator cannot look for them.

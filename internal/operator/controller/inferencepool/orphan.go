@@ -72,7 +72,7 @@ func (r *podKeeper) adoptPods(ctx context.Context) (bool, error) {
 			continue
 		}
 		owners := append(slices.Clone(pod.OwnerReferences), resources.Owner(r.pool))
-		err = r.writer().send(ctx, r.Client, pod, types.MergePatchType, map[string]any{
+		err = newPodWriter(r.scope, r.observed).send(ctx, r.Client, pod, types.MergePatchType, map[string]any{
 			"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "ownerReferences": owners},
 		})
 		switch {

@@ -136,7 +136,8 @@ func TestAnOlderDefinitionOfTheGatewaysPoolHoldsUpNothing(t *testing.T) {
 		t.Errorf("accepted: %s", got)
 	}
 	r := &children{scope: w.r.begin(w.pool()), observed: &observed{}}
-	w.must(r.keep(context.Background()))
+	_, err := r.keep(context.Background())
+	w.must(err)
 	if len(r.problems.traffic) != 1 || !strings.Contains(r.problems.traffic[0], "appProtocol") {
 		t.Errorf("problems %q", r.problems.traffic)
 	}

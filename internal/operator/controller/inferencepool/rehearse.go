@@ -14,23 +14,24 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 )
 
-// rehearsal is what the API server said to the pods of a revision.
+// rehearsal is the API server's last answer to a request to create pods of the newest revision.
 type rehearsal struct {
-	of      string    // what the pods are made from
-	since   time.Time // when that was new
-	known   bool      // that the API server has answered
+	of      string    // all that the pods are made from
+	since   time.Time // when of last changed
+	known   bool      // whether the answer counts: there was one, or rehearsalPatience is over
 	refusal error     // nil when it would create them
 	again   time.Time // when to ask again; zero for not before they change
 }
 
-// rehearsalPatience is how long a rollout waits for an answer to a rehearsal. An API server that gives none for longer can have a
-// reason that does not concern pods.
+// rehearsalPatience is how long a rollout waits for the first answer to a rehearsal. After that time it goes on without one,
+// because the cause can be one that does not concern pods.
 const rehearsalPatience = time.Minute
 
 // rehearse asks the API server whether it would create pods of the newest revision, without creating any: one for each
-// island, once for each change, and again every few seconds while it refuses. A rollout waits for that, because a pod
-// that was drained for a replacement that is refused would be missing. It also finds out what is wrong with pods of a pool
-// that creates none at the moment. It fails while there is no answer; once there was one, that stands until the next.
+// island, once for each change, and again every few seconds while it refuses. A rollout waits for the answer, because a pod
+// that was drained for a replacement that is refused would be missing. A pool that creates no pods at the moment also learns
+// from the answer what is wrong with them. It returns the refusal, or why there is no answer yet. The last answer stands until
+// the next one.
 func (r *executor) rehearse(ctx context.Context) error {
 	of := fmt.Sprintf("%d %s %s %s", r.pool.Generation, r.Version, r.reporters.forNewPods, r.revisions.update)
 	m := &r.memory.rehearsal

@@ -111,6 +111,41 @@ func TestARolloutWaitsForAnAnswer(t *testing.T) {
 	}
 }
 
+// Only the rollout waits: the old pods follow the pool's size and its nodes.
+func TestAPoolShrinksWhileARehearsalHasNoAnswer(t *testing.T) {
+	w := newWorld(t, withoutSurge)
+	w.serve()
+	w.withoutAnswers()
+	w.edit(func(s *v1alpha1.InferencePoolSpec) {
+		useUnsigned(s)
+		s.Replicas = ptr.To[int32](1)
+	})
+	for range 2 {
+		if _, err := w.reconcile(); !errors.Is(err, errBroken) {
+			t.Errorf("error %v, and the rehearsal is not repeated", err)
+		}
+	}
+	w.expect("old-0 scale-down", "old-1")
+	if got := w.condition(v1alpha1.ConditionUpToDate); got != "False RolloutRefused" {
+		t.Errorf("up to date: %s", got)
+	}
+}
+
+// A pod of the newest revision that loads was admitted, and takes long to load again.
+func TestARolloutThatHasBegunKeepsItsPodsWhileARehearsalHasNoAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	w.edit(useUnsigned)
+	w.settleDown()
+	w.expect("new-2", "old-0", "old-1")
+	w.withoutAnswers()
+	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Drain.DeadlineSeconds = ptr.To[int32](60) })
+	if _, err := w.reconcile(); !errors.Is(err, errBroken) {
+		t.Errorf("error %v, want that of the rehearsal", err)
+	}
+	w.expect("new-2", "old-0", "old-1")
+}
+
 // marked counts the pods with a drain mark.
 func (w *world) marked() int {
 	n := 0

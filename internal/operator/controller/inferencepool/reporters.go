@@ -144,7 +144,7 @@ func (r *reporterUpdate) patchReporter(ctx context.Context, pod *corev1.Pod) err
 		},
 		"spec": map[string]any{"initContainers": []map[string]any{{"name": podtemplate.ReporterName, "image": r.ReporterImage}}},
 	}
-	err := (&podWriter{r.scope, r.observed}).send(ctx, r.Client, pod, types.StrategicMergePatchType, change)
+	err := newPodWriter(r.scope, r.observed).send(ctx, r.Client, pod, types.StrategicMergePatchType, change)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		r.retry = true
 		return nil

@@ -30,6 +30,9 @@ type sizing struct {
 	*observed
 }
 
+// chosenSize is the size that a pool is steered to.
+func chosenSize(s *scope, o *observed) size { return (&sizing{s, o}).chooseSize() }
+
 // chooseSize takes what is wanted, or leaves the size of a paused pool as it is: none for a new pool.
 func (r *sizing) chooseSize() size {
 	out := r.wantedSize()
