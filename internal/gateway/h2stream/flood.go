@@ -85,7 +85,7 @@ type addresses[T any] struct {
 	swept time.Time    // guarded by mu
 }
 
-// mostAddresses bounds the addresses of which something is kept, sweepEvery how often a full table is searched for some to forget.
+// mostAddresses bounds the addresses in a table, sweepEvery how often a full table is searched for some to forget.
 const (
 	mostAddresses = 4096
 	sweepEvery    = 10 * time.Second

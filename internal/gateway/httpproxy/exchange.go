@@ -38,7 +38,8 @@ var (
 	errStalled   = errors.New("the engine shows no progress")
 )
 
-// exchange is one request that was picked for.
+// exchange is one request that was picked for. It has many fields because how an attempt has failed decides, together with what
+// earlier ones did, about the next one.
 type exchange struct {
 	proxy    *Proxy
 	client   *client

@@ -47,7 +47,7 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 	case r == failedFull && e.decision.Spec().Policy.Admission.Queue && e.blocksLast():
 		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(picker.BlocksLast)
 		return true
-	case r.costs() && !r.answered() && (e.unretried || !e.decision.MayRetry()): // what answers that it cannot load the blocks has computed nothing
+	case r.costs() && !r.answered() && (e.unretried || !e.decision.MayRetry()): // an engine that answers has computed nothing
 		return false
 	}
 	e.dropHandedOver()

@@ -308,7 +308,8 @@ func (r *podKeeper) keep(ctx context.Context) error {
 	r.decision = lifecycle.Make(input)
 	r.wakeAt(r.decision.Wake)
 	var refusal error
-	for _, step := range []func(context.Context) error{executor.execute, placing.askForNodes, revising.pruneRevisions, reporterUpdate.patchReporters} {
+	steps := []func(context.Context) error{executor.execute, placing.askForNodes, revising.pruneRevisions, reporterUpdate.patchReporters}
+	for _, step := range steps {
 		switch err := step(ctx); {
 		case refused(err):
 			refusal = cmp.Or(refusal, err)
