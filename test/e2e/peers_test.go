@@ -73,8 +73,10 @@ func TestAPickerIsKilledUnderLoad(t *testing.T) {
 	first, second := newPair(t, 3, vllmsim.Config{SpeedUp: 4}, "MarginalCost")
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	var sending sync.WaitGroup
-	first.load(ctx, &sending, 1000)
+	lifetime, end := context.WithCancel(ctx) // of the picker that is killed
+	defer end()
+	var dying, sending sync.WaitGroup
+	first.load(lifetime, &dying, 1000)
 	answered := second.load(ctx, &sending, 5000)
 	for _, f := range []*fleet{first, second} {
 		f.until("it counts what the other has sent", func() bool { return f.peerInFlight() > 0 && f.inFlight(-1) > 0 })
@@ -98,7 +100,10 @@ func TestAPickerIsKilledUnderLoad(t *testing.T) {
 	second.until("the other goes on", func() bool { return answered.Load() > before+20 })
 
 	// The killed one restarts under the same address, while the other still works.
+	end()
+	dying.Wait()
 	first.startPicker()
+	first.load(ctx, &sending, 1000)
 	for _, f := range []*fleet{first, second} {
 		f.until("the other picker is connected again", f.seesOnePeer)
 	}
