@@ -14,9 +14,24 @@ type Booking struct {
 	streamed bool
 	due      time.Time // deadline of the first token; zero for none
 	ends     time.Time // of a booking that was left: when it should be over
+	more     int       // sequences that the engine makes of the request, besides one
 	taught   bool      // its work is in a sample
 	done     bool      // prefill has ended
 	released bool
+}
+
+// SetSequences sets how many sequences the engine makes of the request, at least 1: one for each answer to each prompt.
+func (b *Booking) SetSequences(n int) {
+	if n <= 1 {
+		return // nearly all requests: they need not wait for the lock
+	}
+	t := b.tracker
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !b.released {
+		t.more += n - 1 - b.more
+		b.more = n - 1
+	}
 }
 
 // SetDue sets when the first token is due; the zero time means no deadline.

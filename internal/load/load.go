@@ -18,8 +18,8 @@ const metricsFresh = 2 * time.Second
 //
 // It has many fields because strategies and admission read one consistent copy of all that is learned.
 type View struct {
-	// InFlight requests, all of them.
-	InFlight int
+	// InFlight requests, all of them. The engine has made so many Sequences of them; those of peers count as one each.
+	InFlight, Sequences int
 	// Decoding is the number of requests whose prefill has ended.
 	Decoding int
 	// PendingTokens and PendingPairs are the work that still has to be prefilled, after what the engine should have
@@ -119,6 +119,7 @@ type Tracker struct {
 	queue      standing // mean number of prefilling
 	decoding   float64  // context of those whose prefill has ended
 	inFlight   int
+	more       int      // sequences of those in flight, besides one for each
 	left       bookings // whose end will not be reported
 	// lastEnd is when the last prefill ended, and progressed when the endpoint made progress, or had its first prefill.
 	lastEnd, progressed time.Time
@@ -235,6 +236,7 @@ func (t *Tracker) release(b *Booking) {
 	b.released = true
 	t.decoding -= b.work.Context
 	t.inFlight--
+	t.more -= b.more
 	t.version++
 }
 
@@ -288,6 +290,7 @@ func (t *Tracker) Read(now time.Time, v *View) {
 	v.Rejections = t.report.Rejections
 	v.KVTokens, v.Peers = t.report.KVTokens, t.peerView(now)
 	v.InFlight = t.inFlight + v.Peers.InFlight
+	v.Sequences = v.InFlight + t.more
 	v.Slots = t.slots.now(now)
 	v.Decoding = decoding + v.Peers.Decoding
 	v.Peers.PendingTokens = all.Tokens - own.Tokens

@@ -22,6 +22,7 @@ func TestNothingRemainsHoweverRequestsEnd(t *testing.T) {
 			switch op := rng.IntN(5); {
 			case op < 2:
 				open = append(open, tracker.Book(at(clock), WorkOf(rng.IntN(5000), rng.IntN(2)*1000), rng.IntN(2) == 0))
+				open[len(open)-1].SetSequences(1 + rng.IntN(3))
 			case len(open) == 0:
 			case op == 2:
 				open[rng.IntN(len(open))].FirstToken(at(clock))
@@ -32,14 +33,20 @@ func TestNothingRemainsHoweverRequestsEnd(t *testing.T) {
 				b.Release(at(clock))
 			}
 			v := tracker.View(at(clock))
-			if v.PendingTokens < 0 || v.Decoding < 0 || v.InFlight < v.Decoding {
-				t.Fatalf("impossible load %+v", v)
+			sequences := 0
+			for _, b := range open {
+				if !b.released {
+					sequences += 1 + b.more
+				}
+			}
+			if v.PendingTokens < 0 || v.Decoding < 0 || v.InFlight < v.Decoding || v.Sequences != sequences {
+				t.Fatalf("impossible load %+v, with %d sequences", v, sequences)
 			}
 		}
 		for _, b := range open {
 			b.Release(at(clock))
 		}
-		if v := tracker.View(at(clock)); v.InFlight != 0 || v.PendingTokens != 0 || v.Decoding != 0 || tracker.pending != (Work{}) || tracker.decoding != 0 {
+		if v := tracker.View(at(clock)); v.InFlight != 0 || v.Sequences != 0 || v.PendingTokens != 0 || v.Decoding != 0 || tracker.pending != (Work{}) || tracker.decoding != 0 {
 			t.Fatalf("after all requests ended the load is %+v, pending %v", v, tracker.pending)
 		}
 	}

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -175,16 +176,16 @@ func (p *parser) setting(name []byte, c byte, str span, at int) {
 			p.modelBad = "must be a string"
 		}
 	case "stream":
-		r.Stream = c == 't' && r.Route != Embeddings
+		r.Stream = p.truth(c, str, at) && r.Route != Embeddings
 	case "prefix_len":
-		r.PrefixLen = max(integer(c, p.b[at:p.i]), 0)
+		r.PrefixLen = max(p.integer(c, str, at), 0)
 	case "tools":
 		r.Tools = nil
 		if c == '[' && r.Route.in(ChatCompletions, Responses, Messages) {
 			r.Tools = p.b[at:p.i]
 		}
 	case "max_tokens":
-		p.maxTokens = max(integer(c, p.b[at:p.i]), 0)
+		p.maxTokens = max(p.integer(c, str, at), 0)
 	case "user":
 		if r.Route != Messages {
 			p.user, p.haveUser = str, isString
@@ -194,7 +195,7 @@ func (p *parser) setting(name []byte, c byte, str span, at int) {
 	case "priority":
 		r.Priority = 0
 		if r.Route != Messages {
-			r.Priority = integer(c, p.b[at:p.i])
+			r.Priority = p.integer(c, str, at)
 		}
 	default:
 		switch r.Route {
@@ -225,14 +226,15 @@ func (p *parser) openSetting(name []byte, c byte, str span, at int) {
 	switch string(name) {
 	case "add_special_tokens":
 		r.AddSpecialTokens = nil
-		if c == 't' || c == 'f' {
-			r.special = c == 't'
+		if c != 'n' {
+			r.special = p.truth(c, str, at)
 			r.AddSpecialTokens = &r.special
 		}
 	case "truncate_prompt_tokens":
-		r.TruncatePrompt = max(integer(c, p.b[at:p.i]), -1)
+		r.TruncatePrompt = max(p.integer(c, str, at), -1)
 	case "truncation_side":
-		r.KeepFirst = c == '"' && string(nameOf(p.b, str, &p.name)) == "right"
+		r.SideGiven = c == '"'
+		r.KeepFirst = r.SideGiven && string(nameOf(p.b, str, &p.name)) == "right"
 	default:
 		if r.Route != Embeddings {
 			p.generateSetting(name, c, str, at)
@@ -257,9 +259,9 @@ func (p *parser) generateSetting(name []byte, c byte, str span, at int) {
 	case "tool_choice":
 		r.ForcesTool = c == '{' || c == '"' && string(nameOf(p.b, str, &p.name)) == "required"
 	case "n":
-		r.N = max(integer(c, p.b[at:p.i]), 1)
+		r.N = max(p.integer(c, str, at), 1)
 	case "max_completion_tokens":
-		p.maxCompletion, p.haveMaxCompletion = max(integer(c, p.b[at:p.i]), 0), c != 'n'
+		p.maxCompletion, p.haveMaxCompletion = max(p.integer(c, str, at), 0), c != 'n'
 	}
 }
 
@@ -274,14 +276,14 @@ func (p *parser) responsesSetting(name []byte, c byte, str span, at int) {
 			r.top.add(str)
 		}
 	case "max_output_tokens":
-		p.maxCompletion = max(integer(c, p.b[at:p.i]), 0)
+		p.maxCompletion = max(p.integer(c, str, at), 0)
 	case "truncation":
 		r.TruncatePrompt = -1 // null too: only one word keeps it off
 		if c == '"' && string(nameOf(p.b, str, &p.name)) == "disabled" {
 			r.TruncatePrompt = 0
 		}
 	case "background":
-		r.Background = c == 't'
+		r.Background = p.truth(c, str, at)
 	case "previous_response_id":
 		p.previousID = c == '"'
 	case "previous_response":
@@ -302,6 +304,36 @@ func (p *parser) truth(c byte, str span, at int) bool {
 		return true
 	}
 	return false
+}
+
+// integer is the value of a whole number as the engine's parser reads it: besides numbers it takes true, false, and numbers as
+// text. A value that it refuses reads as 0.
+func (p *parser) integer(c byte, str span, at int) int {
+	switch c {
+	case 't':
+		return 1
+	case '"':
+		return wordNumber(string(nameOf(p.b, str, &p.name)))
+	}
+	return integer(c, p.b[at:p.i])
+}
+
+// wordNumber is the value of a number that was sent as text: digits, with a sign, single underscores between them, a fraction of
+// zeros, and spaces around, as pydantic reads it.
+func wordNumber(text string) int {
+	text = strings.TrimSpace(text)
+	if whole, fraction, ok := strings.Cut(text, "."); ok && fraction != "" && strings.Trim(fraction, "0") == "" {
+		text = whole
+	}
+	digits := strings.TrimLeft(text, "+-")
+	if len(text)-len(digits) > 1 || strings.HasPrefix(digits, "_") || strings.HasSuffix(digits, "_") || strings.Contains(digits, "__") {
+		return 0
+	}
+	v, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 32)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0
+	}
+	return int(v) // the nearest value where it is too large
 }
 
 // integer is the value of the JSON number raw, which begins with c: 0 where it is no integer, the nearest 32-bit value

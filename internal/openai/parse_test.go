@@ -15,7 +15,7 @@ type seen struct {
 	Model, CacheSalt, User                      string
 	Stream, IncludeUsage, Echo, Embeds          bool
 	NoCacheRead, CacheUnreported, ForcesTool    bool
-	Multimodal, KeepFirst                       bool
+	Multimodal, KeepFirst, SideGiven            bool
 	Stateful, Background                        bool
 	Prompts                                     []Prompt
 	Messages, Tools, System                     string
@@ -64,7 +64,7 @@ func see(r *Request) seen {
 	return seen{
 		Model: r.Model, CacheSalt: r.CacheSalt, User: r.User,
 		Stream: r.Stream, IncludeUsage: r.IncludeUsage, Echo: r.Echo, Embeds: r.Embeds,
-		NoCacheRead: r.NoCacheRead, CacheUnreported: r.CacheUnreported, ForcesTool: r.ForcesTool, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst,
+		NoCacheRead: r.NoCacheRead, CacheUnreported: r.CacheUnreported, ForcesTool: r.ForcesTool, Multimodal: r.Multimodal, KeepFirst: r.KeepFirst, SideGiven: r.SideGiven,
 		Stateful: r.Stateful, Background: r.Background,
 		Prompts:  append([]Prompt(nil), r.Prompts...),
 		Messages: string(r.Messages), Tools: string(r.Tools), System: string(r.System), NumMessages: r.NumMessages,
@@ -139,9 +139,15 @@ func TestParse(t *testing.T) {
 			want: seen{Model: "m", Prompts: text("p"), N: 1, Stable: "p"},
 		},
 		"wrong types of other fields are the engine's business": {
-			body: `{"model":"m","prompt":"x","stream":"yes","n":"3","max_tokens":1.5,"priority":[],"user":1,"cache_salt":{},` +
-				`"add_special_tokens":1,"stream_options":3,"echo":null,"prompt_logprobs":null,"tools":{}}`,
+			body: `{"model":"m","prompt":"x","stream":"ja","n":"3.5","max_tokens":1.5,"priority":[],"user":1,"cache_salt":{},` +
+				`"stream_options":3,"echo":null,"prompt_logprobs":null,"tools":{}}`,
 			want: seen{Model: "m", Prompts: text("x"), N: 1, Stable: "x"},
+		},
+		"flags and numbers in other forms that engines take": {
+			body: `{"model":"m","prompt":"x","stream":"yes","n":"3","max_tokens":" 1_000 ","add_special_tokens":"off","truncate_prompt_tokens":"150",` +
+				`"truncation_side":"left"}`,
+			want: seen{Model: "m", Prompts: text("x"), Stream: true, N: 3, MaxTokens: 1000, AddSpecialTokens: ptr(false), Truncate: 150, SideGiven: true,
+				Stable: "x"},
 		},
 		"numbers out of range are clamped": {
 			body: `{"model":"m","prompt":"x","n":-2,"max_tokens":1e300,"priority":-99999999999,"prefix_len":12.0}`,

@@ -161,9 +161,9 @@ type Request struct {
 	// Responses); 0 when not said.
 	MaxTokens int
 	// TruncatePrompt (truncate_prompt_tokens, truncation of Responses) keeps only some tokens of the prompt: a number
-	// of them, -1 for the model's limit, 0 for all. They are the last ones, unless KeepFirst (truncation_side).
-	TruncatePrompt int
-	KeepFirst      bool
+	// of them, -1 for the model's limit, 0 for all. They are the last ones, unless KeepFirst (truncation_side, if SideGiven).
+	TruncatePrompt       int
+	KeepFirst, SideGiven bool
 	// PrefixLen (prefix_len, an extension of Kvasir) is the number of leading tokens that decide for the strategy
 	// StickyLeastLoaded; 0 when not set.
 	PrefixLen int

@@ -48,7 +48,7 @@ func TestParseOfOtherRoutes(t *testing.T) {
 		"texts to embed": {
 			route: Embeddings, body: `{"model":"m","input":["a","b"],"truncate_prompt_tokens":5,"truncation_side":"right","add_special_tokens":false,"stream":true,"n":4}`,
 			want: seen{
-				Model: "m", N: 1, Prompts: []Prompt{{Text: "a"}, {Text: "b"}}, Stable: "a", Truncate: 5, KeepFirst: true, AddSpecialTokens: ptr(false),
+				Model: "m", N: 1, Prompts: []Prompt{{Text: "a"}, {Text: "b"}}, Stable: "a", Truncate: 5, KeepFirst: true, SideGiven: true, AddSpecialTokens: ptr(false),
 			},
 		},
 		"token ids to embed": {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,8 +29,19 @@ func (o tree) truth(name string) bool {
 	return o.whole(name, 0) == 1
 }
 
+// wordOf is the form of numbers that pydantic reads from text.
+var wordOf = regexp.MustCompile(`^\s*([-+]?[0-9]+(?:_[0-9]+)*)(?:\.0+)?\s*$`)
+
 func (o tree) whole(name string, least int) int {
 	n, _ := o[name].(json.Number)
+	switch v := o[name].(type) {
+	case bool:
+		n = json.Number(map[bool]string{true: "1", false: "0"}[v])
+	case string:
+		if m := wordOf.FindStringSubmatch(v); m != nil {
+			n = json.Number(strings.ReplaceAll(m[1], "_", ""))
+		}
+	}
 	x, err := strconv.ParseFloat(string(n), 64)
 	if err != nil && math.Abs(x) <= 1 || x != math.Trunc(x) {
 		x = 0
@@ -67,7 +79,7 @@ func slowParse(route Route, body []byte) (want seen, bad string) {
 	if route != Messages {
 		want.User, want.Priority = o.str("user"), o.whole("priority", math.MinInt32)
 	}
-	want.Stream = o.flag("stream") && route != Embeddings
+	want.Stream = o.truth("stream") && route != Embeddings
 	if _, ok := o["tools"].([]any); ok && route != Completions && route != Embeddings {
 		want.Tools = "set"
 	}
@@ -97,9 +109,11 @@ func slowParse(route Route, body []byte) (want seen, bad string) {
 
 // slowOpen reads the fields of the routes that are not of other companies' making.
 func slowOpen(o tree, want *seen) {
-	if b, ok := o["add_special_tokens"].(bool); ok {
+	if o["add_special_tokens"] != nil {
+		b := o.truth("add_special_tokens")
 		want.AddSpecialTokens = &b
 	}
+	_, want.SideGiven = o.is("truncation_side")
 	want.Truncate, want.KeepFirst = o.whole("truncate_prompt_tokens", -1), o.str("truncation_side") == "right"
 }
 
@@ -127,7 +141,7 @@ func slowGenerate(route Route, o tree, want *seen) string {
 }
 
 func slowResponses(o tree, want *seen) string {
-	want.MaxTokens, want.IncludeUsage, want.Background = o.whole("max_output_tokens", 0), want.Stream, o.flag("background")
+	want.MaxTokens, want.IncludeUsage, want.Background = o.whole("max_output_tokens", 0), want.Stream, o.truth("background")
 	if v, ok := o["truncation"]; ok && v != "disabled" {
 		want.Truncate = -1
 	}

@@ -21,14 +21,15 @@ const (
 )
 
 // ceiling is the limit of an endpoint's queue, as its refusals have shown it. vLLM 0.29 and newer refuse requests beyond
-// --max-num-queued-reqs (requests that wait or run) and --max-num-queued-tokens (prompt tokens that wait for the end of
-// their prefill). An endpoint that has refused with so much in it is full at that until it takes more.
+// --max-num-queued-reqs (sequences that wait or run: a request has one for each answer to each prompt) and --max-num-queued-tokens
+// (prompt tokens that wait for the end of their prefill). An endpoint that has refused with so much in it is full at that until it
+// takes more.
 type ceiling struct {
 	known atomic.Bool // to be read without the lock: nearly always false
 
 	mu sync.Mutex
 	// Each limit, and when it was last confirmed; without a limit the time is zero.
-	requests struct {
+	sequences struct {
 		most int
 		at   time.Time
 	}
@@ -38,8 +39,9 @@ type ceiling struct {
 	}
 }
 
-// refused learns from a refusal by a limit. The load is that without the refused request.
-func (c *ceiling) refused(now time.Time, limit openai.QueueLimit, l *load.View) {
+// refused learns from a refusal by a limit of a request of so many sequences. The load is that without it. The refusal of a request
+// that is too large at all, as for more answers than the limit, thus shows no limit that others reach.
+func (c *ceiling) refused(now time.Time, limit openai.QueueLimit, l *load.View, sequences int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Requests that were sent before the limit was known are refused at higher counts: the lowest one is the limit.
@@ -51,8 +53,8 @@ func (c *ceiling) refused(now time.Time, limit openai.QueueLimit, l *load.View) 
 		}
 		c.tokens.at = now
 	} else {
-		c.requests.most = min(l.InFlight, c.maxRequests(now))
-		c.requests.at = now
+		c.sequences.most = min(l.Sequences+sequences-1, c.maxSequences(now))
+		c.sequences.at = now
 	}
 	c.known.Store(true)
 }
@@ -60,34 +62,34 @@ func (c *ceiling) refused(now time.Time, limit openai.QueueLimit, l *load.View) 
 // unbounded is the number of places of an endpoint without a known limit.
 const unbounded = math.MaxInt
 
-// places is how many requests more the endpoint takes.
+// places is how many requests of one sequence the endpoint takes more.
 func (c *ceiling) places(now time.Time, l *load.View) int {
 	if !c.known.Load() {
 		return unbounded
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	requests, tokens := c.maxRequests(now), c.maxTokens(now)
-	if requests == math.MaxInt && math.IsInf(tokens, 1) {
+	sequences, tokens := c.maxSequences(now), c.maxTokens(now)
+	if sequences == math.MaxInt && math.IsInf(tokens, 1) {
 		c.known.Store(false)
 		return unbounded
 	}
 	if l.PendingContext >= tokens {
 		return 0
 	}
-	if requests == math.MaxInt {
+	if sequences == math.MaxInt {
 		return unbounded
 	}
-	return max(0, requests-l.InFlight)
+	return max(0, sequences-l.Sequences)
 }
 
-// maxRequests is the most requests that can be in the endpoint now. c.mu is held.
-func (c *ceiling) maxRequests(now time.Time) int {
-	steps, ok := stepsSince(c.requests.at, now)
+// maxSequences is the most sequences that can be in the endpoint now. c.mu is held.
+func (c *ceiling) maxSequences(now time.Time) int {
+	steps, ok := stepsSince(c.sequences.at, now)
 	if !ok {
 		return math.MaxInt
 	}
-	return c.requests.most + 1<<steps - 1
+	return c.sequences.most + 1<<steps - 1
 }
 
 // maxTokens is how many prompt tokens can wait for their prefill now. c.mu is held.

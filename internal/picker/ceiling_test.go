@@ -11,13 +11,13 @@ import (
 func TestTheLimitOfAQueueIsLearnedFromRefusals(t *testing.T) {
 	start := time.Unix(1, 0)
 	at := start.Add
-	with := func(inFlight int) *load.View { return &load.View{InFlight: inFlight} }
+	with := func(n int) *load.View { return &load.View{InFlight: n, Sequences: n} }
 	var c ceiling
 	if n := c.places(start, with(100)); n != unbounded {
 		t.Errorf("%d places before any refusal", n)
 	}
 	for _, inFlight := range []int{9, 3, 7} { // sent together, refused in any order
-		c.refused(start, openai.RequestLimit, with(inFlight))
+		c.refused(start, openai.RequestLimit, with(inFlight), 1)
 	}
 	for inFlight, want := range map[int]int{0: 3, 2: 1, 3: 0, 9: 0} {
 		if n := c.places(at(time.Second/2), with(inFlight)); n != want {
@@ -29,7 +29,7 @@ func TestTheLimitOfAQueueIsLearnedFromRefusals(t *testing.T) {
 			t.Errorf("after %v: %d places, want %d", after, n, want)
 		}
 	}
-	c.refused(at(time.Second), openai.RequestLimit, with(3)) // the request more was refused
+	c.refused(at(time.Second), openai.RequestLimit, with(3), 1) // the request more was refused
 	if n := c.places(at(time.Second), with(3)); n != 0 {
 		t.Errorf("%d places after another refusal", n)
 	}
@@ -41,7 +41,7 @@ func TestTheLimitOfAQueueIsLearnedFromRefusals(t *testing.T) {
 func TestTheLimitOfWaitingTokensIsLearnedFromRefusals(t *testing.T) {
 	start := time.Unix(1, 0)
 	var c ceiling
-	c.refused(start, openai.TokenLimit, &load.View{InFlight: 5, PendingContext: 4000})
+	c.refused(start, openai.TokenLimit, &load.View{InFlight: 5, PendingContext: 4000}, 1)
 	if n := c.places(start, &load.View{InFlight: 5, PendingContext: 4000}); n != 0 {
 		t.Errorf("%d places beside as many waiting tokens", n)
 	}
@@ -50,5 +50,25 @@ func TestTheLimitOfWaitingTokensIsLearnedFromRefusals(t *testing.T) {
 	}
 	if n := c.places(start.Add(time.Second), &load.View{PendingContext: 4000 + tokenStep - 1}); n != unbounded {
 		t.Errorf("%d places a second later", n)
+	}
+}
+
+// TestHeavyRefusalsAreNoLimitForOthers: a request of more sequences than the limit is refused by an idle engine.
+func TestHeavyRefusalsAreNoLimitForOthers(t *testing.T) {
+	now := time.Unix(1, 0)
+	var c ceiling
+	for range 5 {
+		c.refused(now, openai.RequestLimit, &load.View{}, 9) // by a limit of 8
+	}
+	if n := c.places(now, &load.View{}); n != 8 {
+		t.Errorf("%d places in an idle endpoint, want 8", n)
+	}
+	c.refused(now, openai.RequestLimit, &load.View{InFlight: 2, Sequences: 5}, 4)
+	if n := c.places(now, &load.View{InFlight: 2, Sequences: 5}); n != 3 {
+		t.Errorf("%d places beside 5 sequences, want 3: there can be no more", n)
+	}
+	c.refused(now, openai.RequestLimit, &load.View{InFlight: 2, Sequences: 8}, 1)
+	if n := c.places(now, &load.View{InFlight: 3, Sequences: 3}); n != 5 {
+		t.Errorf("%d places beside 3 requests of one sequence, want 5", n)
 	}
 }

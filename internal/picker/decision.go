@@ -191,6 +191,7 @@ func (d *Decision) begin(i int) {
 		uncached = t.lacking
 	}
 	d.booking = t.member.load.Book(now, load.WorkOf(uncached+d.otherTokens, d.PromptTokens-uncached), d.reportsPrefill())
+	d.booking.SetSequences(d.answers)
 	d.view.peers.Changed()
 	for i, chunks := range d.chunks {
 		h := &d.view.histories[i]

@@ -61,6 +61,12 @@ func (d *Decision) fail(t *Target, answered bool) {
 	t.member.stats.failures.Add(1)
 }
 
+// WaitsForRoom reports whether the request can wait until an endpoint's queue has room. When there is room for more than one
+// sequence is not known: a limit below their number never lets the request in. Nor is the number of sequences of unparsed requests.
+func (d *Decision) WaitsForRoom() bool {
+	return d.view.spec.Policy.Admission.Queue && d.answers == 1 && !d.unparsed
+}
+
 // succeed notifies the circuit of the present target that it answers. d.mu is held.
 func (d *Decision) succeed() {
 	d.probe = false
@@ -70,7 +76,7 @@ func (d *Decision) succeed() {
 }
 
 // Full records that the present target has refused the request by a limit of its queue. That is no failure: the endpoint
-// gets no more than it has until it has room again.
+// gets no more than it has until it has room again. Of requests whose number of sequences is not known, nothing is learned.
 func (d *Decision) Full(limit openai.QueueLimit) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,6 +93,8 @@ func (d *Decision) Full(limit openai.QueueLimit) {
 	}
 	var l load.View
 	m.load.Read(now, &l)
-	m.ceiling.refused(now, limit, &l)
+	if !d.unparsed || limit == openai.TokenLimit {
+		m.ceiling.refused(now, limit, &l, d.answers)
+	}
 	m.stats.full.Add(1)
 }

@@ -266,7 +266,9 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 			list = slices.Grow(list, 1)
 			c := &list[:len(list)+1][len(list)] // where it would be: candidates are too large to copy
 			m.load.Read(now, &c.Load)
-			c.Load.InFlight += int(m.coming.Load())
+			coming := int(m.coming.Load())
+			c.Load.InFlight += coming
+			c.Load.Sequences += coming
 			if s.guards >= circuitOnly && !m.circuit.Closed(now, v.spec.Policy.CircuitFailures) {
 				if !m.circuit.Answers() {
 					continue

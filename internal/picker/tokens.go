@@ -363,14 +363,8 @@ func (p *Picker) engineAnswered(v *view, i int, err error) {
 // kvblock.Next, and with them all that was before.
 const maxID = 1 << 27
 
-// truncate keeps as many of the ids as the request asks for.
+// truncate keeps as many of the ids as the request asks for. No special tokens are added to ids.
 func truncate(ids []uint32, r *openai.Request) []uint32 {
-	n := r.TruncatePrompt
-	switch {
-	case n <= 0 || len(ids) <= n:
-		return ids
-	case r.KeepFirst:
-		return ids[:n]
-	}
-	return ids[len(ids)-n:]
+	kept, _ := r.Truncate(ids, ids)
+	return kept
 }

@@ -132,7 +132,7 @@ func TestNoRequestWaitsForAnEndpointThatMakesNoProgress(t *testing.T) {
 			for i, m := range v.members {
 				if v.spec.Endpoints[i].Pod == holder.Endpoint.Pod {
 					l := m.load.View(time.Now())
-					m.ceiling.refused(time.Now(), openai.RequestLimit, &l)
+					m.ceiling.refused(time.Now(), openai.RequestLimit, &l, 1)
 				}
 			}
 		},

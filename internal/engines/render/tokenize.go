@@ -25,17 +25,21 @@ const maxTokenized = 16
 // tokenize asks /tokenize, once for each prompt. lack is why the render route does not answer.
 func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string,
 	lack Lack) (Answer, error) {
-	questions, cut, err := tokenizeRequests(ctx, route, body, lack)
+	var parsed openai.Request
+	questions, err := tokenizeRequests(ctx, route, body, lack, &parsed)
 	if err != nil {
+		if !errors.Is(err, ErrPrompts) && !errors.Is(err, ErrMultimodal) && !errors.Is(err, ErrUnsupported) {
+			err = fmt.Errorf("%w: %w", ErrUnsupported, err) // it is the request's fault, not the engine's
+		}
 		return Answer{}, err
 	}
 	out := Answer{Source: Tokenized}
 	for i, question := range questions {
-		ids, err := c.tokenizeOne(ctx, ep, question, apiKey)
+		ids, err := c.tokenizeCut(ctx, ep, question, &parsed, apiKey)
 		if err != nil {
 			return Answer{}, err
 		}
-		if ids = cut.of(ids); i == 0 {
+		if i == 0 {
 			out.IDs = ids
 		} else {
 			out.More = append(out.More, ids)
@@ -44,8 +48,35 @@ func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route open
 	return out, nil
 }
 
-func (c *Client) tokenizeOne(ctx context.Context, ep *endpoint.Endpoint, question []byte, apiKey string) (ids []uint32, err error) {
-	err = c.post(ctx, ep, "/tokenize", question, apiKey, func(status int, answer []byte) error {
+// tokenizeCut asks for the ids of one prompt, and cuts them as the request says: /tokenize does not know truncation.
+func (c *Client) tokenizeCut(ctx context.Context, ep *endpoint.Endpoint, question map[string]any, parsed *openai.Request,
+	apiKey string) ([]uint32, error) {
+	ids, err := c.tokenizeOne(ctx, ep, question, apiKey)
+	if err != nil || !parsed.Cuts(len(ids)) {
+		return ids, err
+	}
+	plain := ids
+	if parsed.AddsSpecial() && parsed.KeepsSpecial() {
+		question["add_special_tokens"] = false
+		if plain, err = c.tokenizeOne(ctx, ep, question, apiKey); err != nil {
+			return nil, err
+		}
+	}
+	kept, ok := parsed.Truncate(ids, plain)
+	if !ok {
+		return nil, beyond("truncate_prompt_tokens below the number of special tokens")
+	}
+	return kept, nil
+}
+
+func (c *Client) tokenizeOne(ctx context.Context, ep *endpoint.Endpoint, ask map[string]any, apiKey string) (ids []uint32, err error) {
+	var question bytes.Buffer
+	e := json.NewEncoder(&question)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(ask); err != nil {
+		return nil, fmt.Errorf("%w: writing the question: %w", ErrUnsupported, err)
+	}
+	err = c.post(ctx, ep, "/tokenize", question.Bytes(), apiKey, func(status int, answer []byte) error {
 		if status != http.StatusOK {
 			return &StatusError{status, messageOf(answer)}
 		}
@@ -62,70 +93,40 @@ func (c *Client) tokenizeOne(ctx context.Context, ep *endpoint.Endpoint, questio
 	return ids, err
 }
 
-// cut is how much of a prompt the request wants kept: all where most is 0. /tokenize does not know truncation.
-type cut struct {
-	most  int
-	first bool
-}
-
-func (t cut) of(ids []uint32) []uint32 {
-	switch {
-	case t.most == 0 || len(ids) <= t.most:
-		return ids
-	case t.first:
-		return ids[:t.most]
-	}
-	return ids[len(ids)-t.most:]
-}
-
 // beyond is the error about a request that only a render route can answer.
 func beyond(what string) error {
 	return fmt.Errorf("%w: no render route is open, and /tokenize does not know %s", ErrUnsupported, what)
 }
 
-// tokenizeRequests makes the questions for a request: one for each of its prompts.
-func tokenizeRequests(ctx context.Context, route openai.Route, body []byte, lack Lack) (questions [][]byte, keep cut, err error) {
-	var parsed openai.Request
+// tokenizeRequests makes the questions for a request, which it reads into parsed: one for each of its prompts.
+func tokenizeRequests(ctx context.Context, route openai.Route, body []byte, lack Lack, parsed *openai.Request) (asks []map[string]any, err error) {
 	switch {
 	case route == openai.Messages && lack == SwitchedOff: // only then the release is known, as far as its rules go
 		if body, err = messagesChat(ctx, body); err != nil {
-			return nil, keep, err
+			return nil, err
 		}
 		route = openai.ChatCompletions
 	case route != openai.Completions && route != openai.ChatCompletions:
-		return nil, keep, beyond("/v1/" + route.String())
+		return nil, beyond("/v1/" + route.String())
 	}
-	if err := openai.Parse(route, body, &parsed); err != nil {
-		return nil, keep, fmt.Errorf("reading the request: %w", err)
+	if err := openai.Parse(route, body, parsed); err != nil {
+		return nil, fmt.Errorf("reading the request: %w", err)
 	}
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(body, &fields); err != nil {
-		return nil, keep, fmt.Errorf("reading the request: %w", err)
+	if err := json.Unmarshal(bytes.TrimPrefix(body, byteOrderMark), &fields); err != nil {
+		return nil, fmt.Errorf("reading the request: %w", err)
 	}
 	if parsed.TruncatePrompt < 0 {
-		return nil, keep, beyond("truncate_prompt_tokens: -1")
+		return nil, beyond("truncate_prompt_tokens: -1")
 	}
-	keep = cut{parsed.TruncatePrompt, parsed.KeepFirst}
-	var asks []map[string]any
 	if route == openai.ChatCompletions {
-		asks, err = chatQuestion(&parsed, fields, lack)
-	} else {
-		asks, err = textQuestions(&parsed, fields)
+		return chatQuestion(parsed, fields, lack)
 	}
-	if err != nil {
-		return nil, keep, err
-	}
-	for _, ask := range asks {
-		var buf bytes.Buffer
-		e := json.NewEncoder(&buf)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(ask); err != nil {
-			return nil, keep, fmt.Errorf("writing the question: %w", err)
-		}
-		questions = append(questions, buf.Bytes())
-	}
-	return questions, keep, nil
+	return textQuestions(parsed, fields)
 }
+
+// byteOrderMark is U+FEFF, which engines pass over.
+var byteOrderMark = []byte("\ufeff")
 
 // messagesChat is the chat that an engine makes of a Messages request, from vLLM 0.32 on.
 func messagesChat(ctx context.Context, body []byte) ([]byte, error) {

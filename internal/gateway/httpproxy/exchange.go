@@ -159,7 +159,7 @@ func (e *exchange) mayRetry() bool {
 // pickableAgain reports whether the request can be picked for again, after the targets of the decision have failed: their
 // queues are full, and the policy lets requests wait; or none could be connected to, and the pool has others.
 func (e *exchange) pickableAgain() bool {
-	if e.full && !e.brokeOff && e.again(failedFull) && e.decision.Spec().Policy.Admission.Queue {
+	if e.full && !e.brokeOff && e.again(failedFull) && e.decision.WaitsForRoom() {
 		return true
 	}
 	return !e.connected && len(e.unconnected) > 0 && e.again(failedConnect) &&

@@ -277,6 +277,43 @@ func TestRequestsWaitForEnginesWhoseQueuesAreFull(t *testing.T) {
 	}
 }
 
+// TestRequestsOfManyAnswersStopNobodyElse: engines refuse requests for more answers than the limit of their queues, though they are
+// idle. Those are answered at once, and teach no limit.
+func TestRequestsOfManyAnswersStopNobodyElse(t *testing.T) {
+	var heavy atomic.Int64
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); strings.Contains(string(body), `"n":9`) {
+			heavy.Add(1)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(503)
+			_, _ = io.WriteString(w, fullBody)
+			return
+		}
+		saying(token("a")+doneOnly)(w, r)
+	}
+	s := spec(engine(t, serve), engine(t, serve))
+	s.Policy.Admission.Queue = true
+	s.Policy.Admission.WaitBudget = time.Hour
+	s.Policy.Admission.Limits.Requests, s.Policy.Admission.Limits.Bytes = 1000, 1<<20
+	s.Policy.Admission.Limits.TTL, s.Policy.Admission.Limits.Hold = time.Hour, time.Hour
+	h := newHouse(t, Options{}, s)
+	for range 20 {
+		r := h.post("/v1/completions", `{"model":"m","prompt":"x","n":9}`)
+		if got := read(t, r); r.StatusCode != 503 || r.Header.Get("Retry-After") != "1" {
+			t.Fatalf("answer %d %q", r.StatusCode, got)
+		}
+		if r := h.post("/v1/completions", streamed); r.StatusCode != 200 || read(t, r) != token("a")+doneOnly {
+			t.Fatalf("a request of one answer got %d", r.StatusCode)
+		}
+	}
+	if n := heavy.Load(); n != 40 {
+		t.Errorf("20 heavy requests were sent %d times, want once to each engine", n)
+	}
+	if w := h.picker.Stats()[0].Admission.Waited; w != 0 {
+		t.Errorf("%d requests have waited", w)
+	}
+}
+
 func TestRefusalsByFullQueuesWithoutAQueueOfOurs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		body, want string

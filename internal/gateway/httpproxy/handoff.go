@@ -44,7 +44,7 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		}
 	case e.brokeOff:
 		return false
-	case r == failedFull && e.decision.Spec().Policy.Admission.Queue && e.blocksLast():
+	case r == failedFull && e.decision.WaitsForRoom() && e.blocksLast():
 		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(picker.BlocksLast)
 		return true
 	case r.costs() && !r.answered() && (e.unretried || !e.decision.MayRetry()): // an engine that answers has computed nothing

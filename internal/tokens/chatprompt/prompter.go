@@ -72,16 +72,24 @@ func (p *Prompter) AppendTokens(ctx context.Context, dst []uint32, body []byte, 
 	out := dst
 	err := p.text(ctx, body, req, func(text string, special bool) (err error) {
 		out, err = p.tokenizer.EncodeCached(ctx, space, dst, text, special)
-		return err
+		if err != nil || !req.Cuts(len(out)-before) {
+			return err
+		}
+		plain := out[before:]
+		if special && req.KeepsSpecial() {
+			if plain, err = p.tokenizer.EncodeCached(ctx, space, nil, text, false); err != nil {
+				return err
+			}
+		}
+		kept, ok := req.Truncate(out[before:], plain)
+		if !ok {
+			return unsupported("a prompt shortened to less than its special tokens")
+		}
+		out = append(out[:before], kept...)
+		return nil
 	})
 	if err != nil {
 		return dst, err
-	}
-	if n := req.TruncatePrompt; n > 0 && len(out)-before > n {
-		if req.KeepFirst {
-			return out[:before+n], nil
-		}
-		out = append(out[:before], out[len(out)-n:]...)
 	}
 	return out, nil
 }
@@ -105,8 +113,7 @@ func (p *Prompter) text(ctx context.Context, body []byte, req *openai.Request, u
 	case req.Route == openai.Completions && hasSuffix(req):
 		return unsupported("a suffix") // part of the prompt of models that fill in the middle, from vLLM 0.31 on
 	case (req.Route == openai.Completions || req.Route == openai.Embeddings) && len(req.Prompts) > 0 && !req.Prompts[0].IsTokens:
-		special := req.AddSpecialTokens == nil || *req.AddSpecialTokens // the engine's default on these routes
-		return textError(use(req.Prompts[0].Text, special))
+		return textError(use(req.Prompts[0].Text, req.AddsSpecial()))
 	}
 	return unsupported("this form of %s", req.Route)
 }

@@ -1,0 +1,42 @@
+package openai
+
+import "slices"
+
+// Cuts reports whether a prompt of so many tokens is truncated.
+func (r *Request) Cuts(tokens int) bool { return r.TruncatePrompt > 0 && tokens > r.TruncatePrompt }
+
+// KeepsSpecial reports whether the truncation keeps the special tokens around the prompt. Without truncation_side, vLLM leaves the
+// truncation to the tokenizer, which adds them afterwards; otherwise it cuts all ids (vllm/renderers/params.py).
+func (r *Request) KeepsSpecial() bool { return !r.SideGiven }
+
+// AddsSpecial reports whether special tokens are added around the prompt: the engine's default for texts.
+func (r *Request) AddsSpecial() bool {
+	if r.AddSpecialTokens != nil {
+		return *r.AddSpecialTokens
+	}
+	return r.Route == Completions || r.Route == Embeddings
+}
+
+// Truncate returns the part of a prompt's ids that the engine keeps. plain are the ids without special tokens, where Cuts and
+// KeepsSpecial; it is not read otherwise. ok is false if what the engine keeps is not known. ids can be overwritten.
+func (r *Request) Truncate(ids, plain []uint32) (kept []uint32, ok bool) {
+	n, special := r.TruncatePrompt, len(ids)-len(plain)
+	switch {
+	case !r.Cuts(len(ids)):
+		return ids, r.TruncatePrompt >= 0
+	case r.SideGiven && r.KeepFirst:
+		return ids[:n], true
+	case r.SideGiven || special == 0:
+		return ids[len(ids)-n:], true
+	case special < 0 || special >= n:
+		return nil, false
+	}
+	for before := range special + 1 {
+		if !slices.Equal(ids[before:before+len(plain)], plain) {
+			continue
+		}
+		kept = append(ids[:before:before], plain[len(plain)-(n-special):]...)
+		return append(kept, ids[before+len(plain):]...), true
+	}
+	return nil, false
+}
