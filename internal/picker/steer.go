@@ -10,6 +10,9 @@ var (
 	transferHeaders = [...]string{
 		"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
 	}
+	// modelHeaders replace the body's model, on the routes of SageMaker (/invocations). The model that counts for a tenant's limits is
+	// the body's.
+	modelHeaders = [...]string{"x-amzn-sagemaker-adapter-identifier", "x-amzn-sagemaker-adapter-alias"}
 )
 
 // steering checks what a request controls in the engine against what its class allows. drop reports that its priority must not
@@ -48,9 +51,12 @@ func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (dro
 // openai.DropPriority before the body is sent.
 func (d *Decision) DropsPriority() bool { return d.dropsPriority }
 
-// EachForeignHeader calls f with each header, in lower case, that the engine must not get from this request because only
-// pickers and gateways set it.
+// EachForeignHeader calls f with each header, in lower case, that the engine must not get from this request: those that only
+// pickers and gateways set, and those that replace the model.
 func (d *Decision) EachForeignHeader(f func(name string)) {
+	for _, name := range modelHeaders {
+		f(name)
+	}
 	a, c := &d.view.spec.Policy.Admission, d.caller.class
 	if !a.SetsPriority && !c.SetsPriority {
 		for _, name := range priorityHeaders {

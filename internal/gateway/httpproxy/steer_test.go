@@ -88,9 +88,11 @@ func TestHeadersThatSteerAreRemoved(t *testing.T) {
 	h := newHouse(t, Options{}, s)
 	for _, name := range []string{
 		"X-Vllm-Priority", "X-Prefiller-Host-Port", "X-Prefiller-Url", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port", "X-Kv-Cache-Source-Host-Port",
+		"X-Amzn-Sagemaker-Adapter-Identifier", "X-Amzn-Sagemaker-Adapter-Alias",
 	} {
-		for path, body := range map[string]string{"/v1/completions": `{"model":"m","prompt":"x"}`, "/v1/rerank": `{"model":"m"}`, "/v1/other": `{"model":"m"}`} {
-			for key, passes := range map[string]bool{"acme": true, "small": false} {
+		for path, body := range map[string]string{"/v1/completions": `{"model":"m","prompt":"x"}`, "/v1/rerank": `{"model":"m"}`, "/invocations": `{"model":"m"}`,
+			"/v1/other": `{"model":"m"}`} {
+			for key, passes := range map[string]bool{"acme": !strings.HasPrefix(name, "X-Amzn-"), "small": false} {
 				if status := h.post(path, body, "Authorization", "Bearer k-"+key, name, "1").StatusCode; status != 200 {
 					t.Fatalf("%s %s: status %d", path, name, status)
 				}
