@@ -99,7 +99,8 @@ func beyond(what string) error {
 }
 
 // tokenizeRequests makes the questions for a request, which it reads into parsed: one for each of its prompts.
-func tokenizeRequests(ctx context.Context, route openai.Route, body []byte, lack Lack, parsed *openai.Request) (asks []map[string]any, err error) {
+func tokenizeRequests(ctx context.Context, route openai.Route, body []byte, lack Lack,
+	parsed *openai.Request) (asks []map[string]any, err error) {
 	switch {
 	case route == openai.Messages && lack == SwitchedOff: // only then the release is known, as far as its rules go
 		if body, err = messagesChat(ctx, body); err != nil {
