@@ -149,7 +149,7 @@ var shapes = []shape{
 		return completion("text without special tokens", prompt(id, turn)).with(object{"add_special_tokens": false})
 	}},
 	{name: "truncated text", truncated: true, body: func(id string, turn int) request {
-		return completion("truncated text", prompt(id, turn)).with(object{"truncate_prompt_tokens": 150})
+		return completion("truncated text", prompt(id, turn)).with(object{"truncate_prompt_tokens": "150"})
 	}},
 	{name: "echoed text", body: func(id string, turn int) request {
 		return completion("echoed text", prompt(id, turn)).with(object{"echo": true})

@@ -5,10 +5,10 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // tokenizerFiles has the tokenizer and the chat template of the models.
@@ -82,12 +82,17 @@ func writeModel(root, name string) (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
+	words, err := tokenizer()
+	if err != nil {
+		return "", err
+	}
 	// The configuration is written last: a model with the right one is complete.
-	if isFile(filepath.Join(dir, "config.json"), raw) && isFile(filepath.Join(dir, "tokenizer_config.json"), tokens) {
+	if isFile(filepath.Join(dir, "config.json"), raw) && isFile(filepath.Join(dir, "tokenizer_config.json"), tokens) &&
+		isFile(filepath.Join(dir, "tokenizer.json"), words) {
 		return dir, nil
 	}
-	if err := unpack(filepath.Join(tokenizerFiles, "tokenizer.json.gz"), filepath.Join(dir, "tokenizer.json")); err != nil {
-		return "", err
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), words, 0o644); err != nil {
+		return "", fmt.Errorf("writing model %s: %w", name, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), tokens, 0o644); err != nil {
 		return "", fmt.Errorf("writing model %s: %w", name, err)
@@ -125,23 +130,33 @@ func tokenizerConfig(name string) ([]byte, error) {
 	return raw, nil
 }
 
-// unpack writes a compressed file out.
-func unpack(from, to string) error {
-	f, err := os.Open(from)
+// beginning is a post-processor that puts <|endoftext|> before texts, as the tokenizers of most families put a token there.
+const beginning = `{"type": "Sequence", "processors": [
+	{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+	{"type": "TemplateProcessing",
+	 "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+	 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+	 "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [151643], "tokens": ["<|endoftext|>"]}}}]}`
+
+// tokenizer is the tokenizer.json of all models, with a beginning.
+var tokenizer = sync.OnceValues(func() ([]byte, error) {
+	f, err := os.Open(filepath.Join(tokenizerFiles, "tokenizer.json.gz"))
 	if err != nil {
-		return fmt.Errorf("opening a compressed file: %w", err)
+		return nil, fmt.Errorf("opening the tokenizer: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	z, err := gzip.NewReader(f)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", from, err)
+		return nil, fmt.Errorf("reading the tokenizer: %w", err)
 	}
-	data, err := io.ReadAll(z)
+	var fields map[string]json.RawMessage
+	if err := json.NewDecoder(z).Decode(&fields); err != nil {
+		return nil, fmt.Errorf("reading the tokenizer: %w", err)
+	}
+	fields["post_processor"] = json.RawMessage(beginning)
+	raw, err := json.Marshal(fields)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", from, err)
+		return nil, fmt.Errorf("writing the tokenizer: %w", err)
 	}
-	if err := os.WriteFile(to, data, 0o644); err != nil {
-		return fmt.Errorf("unpacking %s: %w", from, err)
-	}
-	return nil
-}
+	return raw, nil
+})
