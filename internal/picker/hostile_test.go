@@ -258,7 +258,8 @@ func TestNoClientAsksForReportsOfCachedBlocks(t *testing.T) {
 		body := withFields(completion("m", 0, 200, true), fields)
 		for _, unparsed := range []bool{false, true} {
 			var refused *Error
-			if _, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: body, Unparsed: unparsed}); !errors.As(err, &refused) || refused.Status != 400 || refused.Code != "field_not_allowed" {
+			_, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: body, Unparsed: unparsed})
+			if !errors.As(err, &refused) || refused.Status != 400 || refused.Code != "field_not_allowed" {
 				t.Errorf("%s, unparsed %v: %v", fields, unparsed, err)
 			}
 		}
