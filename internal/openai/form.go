@@ -91,7 +91,7 @@ func fieldSteering(name string, content []byte) (found Steering) {
 	}
 	if nested {
 		for part := range strings.SplitSeq(inner, ".") {
-			found |= steeringOf([]byte(part)) & SteersTransfer
+			found |= steeringOf([]byte(part)) &^ SteersPriority
 		}
 	}
 	s := scanner{b: content}

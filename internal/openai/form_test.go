@@ -38,6 +38,7 @@ func TestFieldsOfFormsThatSteer(t *testing.T) {
 		"a transfer":                      {[]string{"kv_transfer_params", "{}"}, SteersTransfer},
 		"a transfer, by its member":       {[]string{"kv_transfer_params[remote_host]", "10.0.0.1"}, SteersTransfer},
 		"a transfer in the arguments":     {[]string{"vllm_xargs", `{"kv_transfer_params":"x"}`}, SteersTransfer},
+		"a report":                        {[]string{"vllm_xargs[kv_cache_report_mode]", "full"}, SteersEvents},
 		"such one by its name":            {[]string{"vllm_xargs[kv_transfer_params]", `x`}, SteersTransfer},
 		"such one with a dot":             {[]string{"vllm_xargs.kv_transfer_params.remote_host", `x`}, SteersTransfer},
 		"other arguments":                 {[]string{"vllm_xargs", `{"speed":"x"}`, "prompt", `{"kv_transfer_params":1}`}, 0},

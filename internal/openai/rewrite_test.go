@@ -151,7 +151,7 @@ func TestPutReport(t *testing.T) {
 			if got != strings.TrimRight(before, " ")+added {
 				t.Errorf("%s became %s", members, got)
 			}
-			if err := Parse(route, []byte(got), &r); err != nil || r.TakesReport || r.Steering&SteersTransfer == 0 {
+			if err := Parse(route, []byte(got), &r); err != nil || r.TakesReport || r.Steering&SteersEvents == 0 {
 				t.Errorf("%s became %s: %v", members, got, err)
 			}
 		}

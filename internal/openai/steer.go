@@ -8,10 +8,11 @@ type Steering uint8
 const (
 	// SteersPriority marks the request's place in the engine's scheduler (priority).
 	SteersPriority Steering = 1 << iota
-	// SteersTransfer marks blocks from or for other engines, the engine's rank, or the contents of its KV events. The
-	// fields are kv_transfer_params, ec_transfer_params and kv_cache_report_mode of vLLM, and those that name SGLang's
-	// partner in disaggregated serving and its rank.
+	// SteersTransfer marks blocks from or for other engines, or the engine's rank. The fields are kv_transfer_params and
+	// ec_transfer_params of vLLM, and those that name SGLang's partner in disaggregated serving and its rank.
 	SteersTransfer
+	// SteersEvents marks the contents of the engine's KV events: vLLM's kv_cache_report_mode.
+	SteersEvents
 )
 
 // steeringOf is what a field controls, by its name.
@@ -19,10 +20,12 @@ func steeringOf(name []byte) Steering {
 	switch string(name) {
 	case "priority":
 		return SteersPriority
-	case "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode",
+	case "kv_transfer_params", "ec_transfer_params",
 		"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key",
 		"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "decode_tp_size":
 		return SteersTransfer
+	case "kv_cache_report_mode":
+		return SteersEvents
 	}
 	return 0
 }
@@ -45,7 +48,7 @@ func (s *scanner) arguments(depth int, found *Steering) bool {
 		c := s.space()
 		name := nameOf(s.b, key, &buf)
 		if c != 'n' {
-			*found |= steeringOf(name) & SteersTransfer
+			*found |= steeringOf(name) &^ SteersPriority
 		}
 		if c == '{' && holdsArguments(name) {
 			return s.arguments(depth+1, found)

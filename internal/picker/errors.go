@@ -100,6 +100,11 @@ func transferForbidden() *Error {
 		Message: "Requests must not set fields that control the engines' KV transfers, such as kv_transfer_params."}
 }
 
+func reportForbidden() *Error {
+	return &Error{Status: 400, Type: "invalid_request_error", Code: "field_not_allowed",
+		Message: "Requests must not ask engines for reports of cached blocks (kv_cache_report_mode)."}
+}
+
 // unsalted is the error for a request that cannot get its tenant's cache salt.
 func unsalted(why string) *Error {
 	return &Error{Status: 400, Type: "invalid_request_error", Code: codeUnsalted,

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,7 +67,6 @@ var oddWays = map[string]struct {
 	"echo":                         {asksFor("m", userTurn, `,"echo":true`), 0},
 	"echo in other words":          {asksFor("m", userTurn, `,"echo":"YES","top_logprobs":null`), 0},
 	"log-probabilities":            {asksFor("m", userTurn, `,"prompt_logprobs":0`), 0},
-	"reports of reused blocks":     {asksFor("m", userTurn, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`), 0},
 	"transfer of blocks":           {asksFor("m", userTurn, `,"kv_transfer_params":{"do_remote_prefill":true}`), 0},
 	"cache salts":                  {asksFor("m", userTurn, `,"cache_salt":"s"`), 0},
 	"truncated prompts":            {asksFor("m", userTurn, `,"truncate_prompt_tokens":64`), 0},
@@ -227,7 +227,6 @@ func TestNoClientTeachesTheIndexBlocksThatAreNotThere(t *testing.T) {
 		"a count of other tokens":     {`"n":1`, 201, false},
 		"a truncated prompt":          {`"truncate_prompt_tokens":200`, 200, false},
 		"a field of a later release":  {`"look_up":"all"`, 200, false},
-		"reports of reused blocks":    {`"vllm_xargs":{"kv_cache_report_mode":"full"}`, 200, false},
 		"a transfer from elsewhere":   {`"kv_transfer_params":{"do_remote_prefill":true}`, 200, false},
 		"log-probabilities of prompt": {`"prompt_logprobs":1`, 200, false},
 	} {
@@ -244,6 +243,26 @@ func TestNoClientTeachesTheIndexBlocksThatAreNotThere(t *testing.T) {
 				t.Errorf("the next request is predicted %d tokens", next.Targets[0].Predicted)
 			}
 		})
+	}
+}
+
+// Engines announce the blocks of a report as if they were stored again. So no policy lets a client ask for one.
+func TestNoClientAsksForReportsOfCachedBlocks(t *testing.T) {
+	spec := testSpec(t, 1)
+	spec.Policy.Admission.SetsTransfer, spec.Policy.Admission.SetsPriority = true, true
+	p := newPicker(t, newClock(), spec)
+	for _, fields := range []string{
+		`"vllm_xargs":{"kv_cache_report_mode":"full"}`, `"vllm_xargs":{"a":1,"kv_cache\u005freport_mode":"full"}`,
+		`"vllm_xargs":{"kv_cache_report_mode":"full"},"vllm_xargs":{}`,
+	} {
+		body := withFields(completion("m", 0, 200, true), fields)
+		for _, unparsed := range []bool{false, true} {
+			var refused *Error
+			_, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: body, Unparsed: unparsed})
+			if !errors.As(err, &refused) || refused.Status != 400 || refused.Code != "field_not_allowed" {
+				t.Errorf("%s, unparsed %v: %v", fields, unparsed, err)
+			}
+		}
 	}
 }
 

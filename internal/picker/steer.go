@@ -23,6 +23,9 @@ var (
 // takes the picker for an engine, or is hostile: connectors read the blocks that it names from the address that it names,
 // and some fail on values that they do not expect, together with the engine. In a form a priority is refused, too: no client
 // sends one by default.
+//
+// No policy allows a client to ask for reports of cached blocks. They are for the picker: the engine announces the blocks as if it
+// had stored them again, so that a client could make the index hold copies that do not exist.
 func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (drop bool, err error) {
 	found := r.Steering
 	if in.Unparsed {
@@ -40,6 +43,9 @@ func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (dro
 	}
 	if form && found&openai.SteersPriority != 0 && !a.SetsPriority && !c.class.SetsPriority {
 		return false, priorityForbidden()
+	}
+	if found&openai.SteersEvents != 0 {
+		return false, reportForbidden()
 	}
 	if found&openai.SteersTransfer != 0 && !a.SetsTransfer && !c.class.SetsTransfer {
 		return false, transferForbidden()

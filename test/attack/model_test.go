@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
@@ -58,11 +59,11 @@ func engineOf(t *testing.T, dir string) vllmsim.Config {
 	}
 	chat := c.Chat
 	c.Text = bounded{c.Text}
-	c.Chat = func(body []byte) ([]uint32, error) {
+	c.Chat = func(route openai.Route, body []byte) ([]uint32, error) {
 		if len(body) > longestText {
 			return nil, errTooLong
 		}
-		return chat(body)
+		return chat(route, body)
 	}
 	return c
 }

@@ -165,7 +165,7 @@ func (s *stranger) Encode(dst []uint32, prompt string, special bool) ([]uint32, 
 func (s *stranger) Decode(ids []uint32) string { return s.words.Decode(ids) }
 
 // chat is for vllmsim.Config.Chat.
-func (s *stranger) chat(body []byte) ([]uint32, error) {
+func (s *stranger) chat(_ openai.Route, body []byte) ([]uint32, error) {
 	if ids, ok := s.chats[string(body)]; ok {
 		return ids, nil
 	}

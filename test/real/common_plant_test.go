@@ -10,8 +10,9 @@ import (
 // fullReport asks the engine to announce again what it finds of the prompt in its cache.
 var fullReport = object{"vllm_xargs": object{"kv_cache_report_mode": "full"}}
 
-// TestClientsCannotPlantBlocks: a client asks for reports of cached blocks. The engine announces them as if they were stored
-// a second time, until it has evicted them.
+// TestClientsCannotPlantBlocks: engines announce the blocks of a report as if they were stored a second time. The picker refuses
+// requests for one, whatever the policy allows. Clients that reach the engine directly get them, and plant nothing either, as
+// soon as the engine has no room left.
 func TestClientsCannotPlantBlocks(t *testing.T) {
 	need(t)
 	if !atLeast("0.26") {
@@ -19,20 +20,24 @@ func TestClientsCannotPlantBlocks(t *testing.T) {
 	}
 	engines := sharedEngines(t)[:1]
 	planted := completion("reported", ids(1, 1500)).with(fullReport)
-	closed := startPicker(t, engines, pickerConfig{files: true})
-	if a := closed.try(t.Context(), planted); a.status != 400 || !strings.Contains(a.body, "field_not_allowed") {
-		t.Errorf("by default the answer is %d: %s", a.status, a.body)
+	p := startPicker(t, engines, pickerConfig{files: true, policy: "  admission: {engineFields: [KVTransfer, Priority]}\n"})
+	if a := p.try(t.Context(), planted); a.status != 400 || !strings.Contains(a.body, "field_not_allowed") {
+		t.Errorf("with a policy that allows KVTransfer the answer is %d: %s", a.status, a.body)
 	}
-	closed.stop()
-	p := startPicker(t, engines, pickerConfig{files: true, policy: "  admission: {engineFields: [KVTransfer]}\n"})
+	direct := func(r request) {
+		t.Helper()
+		if a := post(t.Context(), engines[0].url, r); a.status != 200 {
+			t.Errorf("the engine answers %d: %s", a.status, a.body)
+		}
+	}
 	for range 20 {
-		verdict(t, p.send(planted).exact())
+		direct(planted)
 	}
 	for i := range 16 { // 47 blocks each
-		verdict(t, p.send(completion("between reports", ids(100+i, 1500)).with(fullReport)).exact())
+		direct(completion("between reports", ids(100+i, 1500)).with(fullReport))
 	}
 	verdict(t, p.holdsTheSame(engines))
-	verdict(t, p.send(planted).exact())
+	verdict(t, p.send(completion("reported", ids(1, 1500))).exact())
 	pools, err := engines[0].holds()
 	if err != nil {
 		t.Fatal(err)

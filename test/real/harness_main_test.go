@@ -32,14 +32,13 @@ var run struct {
 	release string
 	venv    string
 
-	setup    sync.Once
-	began    time.Time
-	missing  error // why nothing can be tested
-	binaries string
-	totals   totals
-	shared   []*engine
-	ahead    *engine // of the next test, see startAhead
-	places   places
+	setup   sync.Once
+	began   time.Time
+	missing error // why nothing can be tested
+	totals  totals
+	shared  []*engine
+	ahead   *engine // of the next test, see startAhead
+	places  places
 
 	capabilities capabilities
 }
@@ -109,14 +108,27 @@ func prepare() (err error) {
 	if err := os.CopyFS(filepath.Join(run.dir, "truth"), os.DirFS("truth")); err != nil {
 		return fmt.Errorf("copying the plugin of the engines: %w", err)
 	}
-	run.binaries = filepath.Join(run.dir, "bin")
-	build := exec.Command("go", "build", "-o", run.binaries+"/", "github.com/kvasir-dev/kvasir/cmd/picker",
-		"github.com/kvasir-dev/kvasir/cmd/reporter")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the programs: %w\n%s", err, out)
-	}
 	return nil
 }
+
+// program is the path of one of Kvasir's programs. The first call builds them: a run that only judges the simulator needs none.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := builtPrograms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}
+
+var builtPrograms = sync.OnceValues(func() (dir string, err error) {
+	dir = filepath.Join(run.dir, "bin")
+	build := exec.Command("go", "build", "-o", dir+"/", "github.com/kvasir-dev/kvasir/cmd/picker", "github.com/kvasir-dev/kvasir/cmd/reporter")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the programs: %w\n%s", err, out)
+	}
+	return dir, nil
+})
 
 // atLeast reports whether the tested release is at least another one, such as "0.24".
 func atLeast(release string) bool { return compareReleases(run.release, release) >= 0 }

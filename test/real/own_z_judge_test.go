@@ -66,7 +66,7 @@ func TestTheSimulatorIsJudgedByTheEngine(t *testing.T) {
 func observeAll(t *testing.T) (judging.Transcript, []judging.Frame) {
 	t.Helper()
 	all, frames := judging.Transcript{}, []judging.Frame(nil)
-	for variants := range slices.Chunk(judgedVariants(), atOnce) {
+	for variants := range slices.Chunk(judgedVariants(t), atOnce) {
 		shown, sent := observePair(t, variants)
 		maps.Copy(all, shown)
 		frames = append(frames, sent...)
@@ -74,15 +74,21 @@ func observeAll(t *testing.T) (judging.Transcript, []judging.Frame) {
 	return all, frames
 }
 
-// judgedVariants are those that the release and the flag -real.budget have room for: a run of ten minutes judges the first two.
-func judgedVariants() (variants []judging.Variant) {
+// judgedVariants are those that the release and the flag -real.budget have room for: a run of ten minutes judges the first two. A
+// variant that no release is recorded with is judged and recorded only by name: then somebody looks at what it shows first.
+func judgedVariants(t *testing.T) (variants []judging.Variant) {
+	t.Helper()
 	for i, v := range judging.Variants {
-		chosen := *variantsFlag == ""
+		recorded, err := judging.HasRecording(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chosen := *variantsFlag == "" && recorded
 		for name := range strings.SplitSeq(*variantsFlag, ",") {
 			chosen = chosen || v.Name != "" && strings.HasPrefix(v.Name, name)
 		}
 		switch {
-		case !chosen, *budgetFlag > 0 && i >= atOnce, v.Windows && !atLeast(hybridSince), v.Adapters && !atLeast("0.14"):
+		case !chosen, *budgetFlag > 0 && i >= atOnce, v.Windows && !atLeast(hybridSince), (v.Adapters || v.APIs || v.Pooling) && !atLeast("0.14"):
 		case i < atOnce && atLeast("0.14") && !atLeast("0.15"): // one of the requests ends the engine of vLLM 0.14
 		default:
 			variants = append(variants, v)
@@ -141,12 +147,20 @@ func judged(v judging.Variant) engineConfig {
 	if v.Rank > 0 {
 		config.ranks = 2
 	}
-	if !v.Options {
+	if v.Pooling {
+		config.flags = append(config.flags, "--runner", "pooling", "--convert", "embed")
+	}
+	if !v.Bounded() {
 		config.flags = append(config.flags, noScaleOut)
 		return config
 	}
-	config.env = []string{"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}
-	config.flags = append(config.flags, "--no-enable-prompt-tokens-details", "--max-num-seqs", "2")
+	if v.APIs {
+		config.flags = append(config.flags, "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+	} else {
+		config.env = []string{"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}
+		config.flags = append(config.flags, "--no-enable-prompt-tokens-details")
+	}
+	config.flags = append(config.flags, "--max-num-seqs", "2")
 	if atLeast("0.18") {
 		config.flags = append(config.flags, "--shutdown-timeout", "5")
 	}

@@ -126,17 +126,24 @@ func (a *answer) usage(views []view) usage {
 		u.Completion += len(v.tokens)
 	}
 	u.Total = u.Prompt + u.Completion
-	release := a.e.cfg.Release
-	if a.e.cfg.NoPromptTokensDetails || cached == 0 && !release.explicitZero() {
-		return u
-	}
-	u.Details = &usageDetails{Cached: cached}
-	if a.chat && release.createdCacheTokens() {
-		size := a.e.cfg.BlockSize
-		created := max(len(a.prompts[0])/size*size-cached, 0)
-		u.Details.Created = &created
-	}
+	u.Details = a.e.details(a.prompts[0], cached, a.chat)
 	return u
+}
+
+// details are what an answer says of the cache: how much of the prompt it had and, for chats, how much was added to it. They are
+// nil where the engine says nothing.
+func (e *Engine) details(prompt []uint32, cached int, chat bool) *usageDetails {
+	release := e.cfg.Release
+	if e.cfg.NoPromptTokensDetails || cached == 0 && !release.explicitZero() {
+		return nil
+	}
+	d := &usageDetails{Cached: cached}
+	if chat && release.createdCacheTokens() {
+		size := e.cfg.BlockSize
+		created := max(len(prompt)/size*size-cached, 0)
+		d.Created = &created
+	}
+	return d
 }
 
 // prompt is the prompt of choice i.

@@ -4,9 +4,13 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 )
 
 // asked posts a body and returns the status and the answer.
@@ -107,6 +111,86 @@ func TestOtherAPIsRunTheChatThatTheyStandFor(t *testing.T) {
 	}
 }
 
+// TestAgentsAreServedWithoutAModel: calls of tools and their results are part of the prompt, whatever their form.
+func TestAgentsAreServedWithoutAModel(t *testing.T) {
+	e := start(t, Config{SpeedUp: 1000})
+	for path, turns := range map[string][2]string{
+		"/v1/messages": {`"max_tokens":3,"messages":[{"role":"user","content":"look"}`, `,{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"look",
+			"input":{"at":"it"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":"seen"}]}`},
+		"/v1/responses": {`"max_output_tokens":3,"input":[{"role":"user","content":"look"}`, `,{"type":"function_call","call_id":"c","name":"look",
+			"arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"seen"}`},
+	} {
+		length := func(body string) float64 {
+			status, got := asked(t, e, path, `{"model":"`+DefaultModel+`",`+body+`]}`)
+			if status != http.StatusOK {
+				t.Fatalf("%s: status %d, %v", path, status, got)
+			}
+			cached, _ := at(got, "usage", "cache_read_input_tokens").(float64)
+			created, _ := at(got, "usage", "cache_creation_input_tokens").(float64)
+			return at(got, "usage", "input_tokens").(float64) + cached + created
+		}
+		if short, long := length(turns[0]), length(turns[0]+turns[1]); long < short+5 {
+			t.Errorf("%s: a prompt of %v tokens has %v with a call and its result", path, short, long)
+		}
+	}
+}
+
+// TestTheTextsOfARequestAreItsPromptWhereItsAPIIsUnknown, as in releases whose conversion of other APIs is not known.
+func TestTheTextsOfARequestAreItsPromptWhereItsAPIIsUnknown(t *testing.T) {
+	known := map[openai.Route]bool{openai.ChatCompletions: true}
+	e := start(t, Config{SpeedUp: 1000, Chat: func(route openai.Route, body []byte) ([]uint32, error) {
+		if !known[route] {
+			return nil, fmt.Errorf("%w: %v", chatprompt.ErrUnsupported, route)
+		}
+		return make([]uint32, len(body)), nil
+	}})
+	const body = `{"model":"` + DefaultModel + `","max_tokens":3,"messages":[{"role":"user","content":"look"}],"ignored":"` + "a long text that no chat has, and that no prompt contains" + `"}`
+	count := func() float64 {
+		status, got := asked(t, e, "/v1/messages/count_tokens", body)
+		if status != http.StatusOK {
+			t.Fatalf("status %d, %v", status, got)
+		}
+		return at(got, "input_tokens").(float64)
+	}
+	if n := count(); n >= float64(len(body)) || n < 10 {
+		t.Errorf("%v tokens", n)
+	}
+	known[openai.Messages] = true
+	if n := count(); n != float64(len(body)) {
+		t.Errorf("%v tokens of a request that is known", n)
+	}
+}
+
+// TestErrorsHaveTheFormOfTheirAPI: what the engine finds before it knows the API looks as everywhere, all else as Anthropic's.
+func TestErrorsHaveTheFormOfTheirAPI(t *testing.T) {
+	e := start(t, Config{SpeedUp: 1000})
+	for body, anthropic := range map[string]bool{
+		`{"model":"another","max_tokens":3,"messages":[{"role":"user","content":"x"}]}`: true,
+		`{"model":"` + DefaultModel + `","max_tokens":3,"messages":[]}`:                 true,
+		`{"model":"` + DefaultModel + `","max_tokens":3}`:                               false,
+		`{"model":`: false,
+	} {
+		status, got := asked(t, e, "/v1/messages", body)
+		if status/100 != 4 || (got["type"] == "error") != anthropic || at(got, "error", "message") == nil || (at(got, "error", "code") == nil) != anthropic {
+			t.Errorf("%s: status %d, %v", body, status, got)
+		}
+	}
+}
+
+// TestOtherAPIsAreRendered by the releases that have a route for it.
+func TestOtherAPIsAreRendered(t *testing.T) {
+	for release, want := range map[Release][2]int{28 << 8: {404, 404}, 29 << 8: {200, 404}, 30 << 8: {200, 200}} {
+		e := start(t, Config{SpeedUp: 1000, Release: release})
+		for i, request := range []string{`"max_tokens":3,"messages":[{"role":"user","content":"look"}]`, `"input":"look"`} {
+			path := []string{"/v1/messages", "/v1/responses"}[i]
+			status, got := asked(t, e, path+"/render", `{"model":"`+DefaultModel+`",`+request+`}`)
+			if ids, _ := at(got, "token_ids").([]any); status != want[i] && !(want[i] == 404 && status == 405) || (len(ids) > 0) != (want[i] == 200) {
+				t.Errorf("%v: %s/render: status %d, %v", release, path, status, got)
+			}
+		}
+	}
+}
+
 // TestPoolingRoutes answer by the tokens and words alone, and count prompts.
 func TestPoolingRoutes(t *testing.T) {
 	e := start(t, Config{SpeedUp: 1000})
@@ -136,11 +220,14 @@ func TestPoolingRoutes(t *testing.T) {
 	}
 	for path, body := range map[string]string{
 		"/v1/embeddings": `{"input":"x","dimensions":0}`, "/v1/rerank": `{"query":"x"}`, "/v1/score": `{"text_1":["a","b"],"text_2":["c","d","e"]}`,
-		"/v1/responses": `{"input":"x","previous_response_id":"resp_1"}`, "/v1/messages": `{"max_tokens":3}`,
+		"/v1/responses": `{"input":"x","prompt":{"id":"p"}}`, "/v1/messages": `{"max_tokens":3}`,
 	} {
 		if status, got := asked(t, e, path, body); status != http.StatusBadRequest || at(got, "error", "message") == "" {
 			t.Errorf("%s: status %d, %v", path, status, got)
 		}
+	}
+	if status, got := asked(t, e, "/v1/responses", `{"input":"x","previous_response_id":"resp_1"}`); status != http.StatusNotFound || at(got, "error", "param") != "response_id" {
+		t.Errorf("continuing an unknown response: status %d, %v", status, got)
 	}
 	if status, _ := asked(t, e, "/v1/embeddings", `{"model":"another","input":"x"}`); status != http.StatusNotFound {
 		t.Errorf("another model: status %d", status)

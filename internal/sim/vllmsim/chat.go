@@ -2,8 +2,12 @@ package vllmsim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 )
 
 // chatRequest is a chat request as far as it is simulated.
@@ -61,6 +65,11 @@ func (c *content) UnmarshalJSON(b []byte) error {
 
 // chat reads and checks a chat request and tokenizes its messages.
 func (e *Engine) chat(body []byte) (*chatRequest, []uint32, error) {
+	return e.chatFor(openai.ChatCompletions, body, body)
+}
+
+// chatFor is chat for a request of a route, which body has been made of.
+func (e *Engine) chatFor(route openai.Route, original, body []byte) (*chatRequest, []uint32, error) {
 	req := &chatRequest{}
 	if err := decode(body, req); err != nil {
 		return nil, nil, err
@@ -89,7 +98,10 @@ func (e *Engine) chat(body []byte) (*chatRequest, []uint32, error) {
 		return nil, nil, err
 	}
 	if e.cfg.Chat != nil {
-		ids, err := e.cfg.Chat(body)
+		ids, err := e.cfg.Chat(route, original)
+		if route != openai.ChatCompletions && errors.Is(err, chatprompt.ErrUnsupported) { // as for older releases: then its texts alone
+			ids, err = e.cfg.Chat(openai.ChatCompletions, body)
+		}
 		if err != nil {
 			return nil, nil, badRequest("", "tokenizing: "+err.Error())
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 )
 
@@ -72,9 +73,9 @@ type Config struct {
 	Vocabulary uint32
 	// Text tokenizes; nil is the built-in Words.
 	Text Text
-	// Chat makes the ids of a chat request's prompt from its body; nil renders the built-in template. Its errors are the
-	// client's.
-	Chat func(body []byte) ([]uint32, error)
+	// Chat makes the ids of the prompt of a chat, or of a request of another API that stands for one, from its body; nil renders
+	// the built-in template. Its errors are the client's.
+	Chat func(route openai.Route, body []byte) ([]uint32, error)
 	// NoPromptTokensDetails leaves cached_tokens out of the usage. NoScaleOut leaves out --enable-scale-out, without which
 	// releases from 0.30 on do not render requests. Both flags are off in vLLM and on here, as Kvasir documents them.
 	NoPromptTokensDetails bool

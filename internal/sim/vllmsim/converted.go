@@ -21,7 +21,8 @@ type convertedAnswer struct {
 type answerWriter interface {
 	plain(v view) any
 	begin(send func(event string, data map[string]any))
-	news(send func(event string, data map[string]any), text string)
+	// news writes text that is new; first reports whether there was none before.
+	news(send func(event string, data map[string]any), text string, first bool)
 	end(send func(event string, data map[string]any), v view)
 }
 
@@ -68,7 +69,7 @@ func (t *convertedAnswer) serve(w http.ResponseWriter, r *http.Request, s *strea
 	for sent := 0; ; {
 		v := s.view()
 		if fresh := v.tokens[sent:]; streamed && len(fresh) > 0 {
-			in.news(send, t.e.cfg.Text.Decode(fresh))
+			in.news(send, t.e.cfg.Text.Decode(fresh), sent == 0)
 			sent = len(v.tokens)
 		}
 		if v.finish != "" {

@@ -111,6 +111,10 @@ func (e *Engine) writeError(w http.ResponseWriter, err error) {
 	default:
 		a = &apiError{status: http.StatusInternalServerError, kind: "InternalServerError", message: err.Error()}
 	}
+	if errors.As(err, new(messagesError)) {
+		e.writeStatus(w, a.status, map[string]any{"type": "error", "error": map[string]any{"type": a.kind, "message": a.message}})
+		return
+	}
 	e.writeStatus(w, a.status, a.body())
 }
 

@@ -41,10 +41,10 @@ func (c *Config) LoadModel(dir string) error {
 		}
 		c.Vocabulary = config.Vocabulary
 	}
-	c.Chat = func(body []byte) ([]uint32, error) {
+	c.Chat = func(route openai.Route, body []byte) ([]uint32, error) {
 		var req openai.Request
-		if err := openai.Parse(openai.ChatCompletions, body, &req); err != nil {
-			return nil, fmt.Errorf("reading a chat: %w", err)
+		if err := openai.Parse(route, body, &req); err != nil {
+			return nil, fmt.Errorf("reading a request of %v: %w", route, err)
 		}
 		return chats.Tokens(context.Background(), nil, body, &req)
 	}

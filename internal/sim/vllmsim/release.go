@@ -82,6 +82,12 @@ func (r Release) emptyToolCalls() bool { return !r.minor(24) }
 // rendersRequests: /render routes exist.
 func (r Release) rendersRequests() bool { return r.minor(15) }
 
+// rendersMessages: /v1/messages/render exists.
+func (r Release) rendersMessages() bool { return r.minor(29) }
+
+// rendersResponses: /v1/responses/render exists.
+func (r Release) rendersResponses() bool { return r.minor(30) }
+
 // gatesScaleOut: /render and the like answer 403 without --enable-scale-out; in 0.30 and 0.31 they are not there then.
 func (r Release) gatesScaleOut() bool { return r.minor(32) }
 

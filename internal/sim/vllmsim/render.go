@@ -56,7 +56,12 @@ func (e *Engine) renderChat(w http.ResponseWriter, r *http.Request, body []byte)
 	if err != nil {
 		return err
 	}
-	out, err := e.generateRequest(r, "chatcmpl-", &req.common, ids)
+	return e.render(w, r, "chatcmpl-", &req.common, ids)
+}
+
+// render returns one request.
+func (e *Engine) render(w http.ResponseWriter, r *http.Request, prefix string, c *common, ids []uint32) error {
+	out, err := e.generateRequest(r, prefix, c, ids)
 	if err != nil {
 		return err
 	}

@@ -1,46 +1,141 @@
 package vllmsim
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// serveResponses answers /v1/responses. Answers are not stored: a request that continues another one is refused.
-func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []byte) error {
-	var req struct {
-		Model        string            `json:"model"`
-		Input        json.RawMessage   `json:"input"`
-		Instructions string            `json:"instructions"`
-		MaxTokens    *number           `json:"max_output_tokens"`
-		Stream       bool              `json:"stream"`
-		Tools        []json.RawMessage `json:"tools"`
-		Previous     string            `json:"previous_response_id"`
-		Background   bool              `json:"background"`
-		CacheSalt    json.RawMessage   `json:"cache_salt"`
-		Messages     bool              `json:"enable_response_messages"`
-	}
-	if err := decode(body, &req); err != nil {
-		return err
-	}
-	if req.Previous != "" || req.Background {
-		return badRequest("previous_response_id", "responses are not stored by the simulator")
-	}
-	var messages []message
+// responsesPath is the route of the Responses API; below it lie answers that are stored.
+const responsesPath = "/v1/responses"
+
+// responsesRequest is a request of the Responses API as far as it is simulated.
+type responsesRequest struct {
+	Model        string            `json:"model"`
+	Input        json.RawMessage   `json:"input"`
+	Instructions string            `json:"instructions"`
+	MaxTokens    *number           `json:"max_output_tokens"`
+	Temperature  *float64          `json:"temperature"`
+	Stream       bool              `json:"stream"`
+	Tools        []json.RawMessage `json:"tools"`
+	Previous     string            `json:"previous_response_id"`
+	Background   bool              `json:"background"`
+	Store        *bool             `json:"store"`
+	Prompt       json.RawMessage   `json:"prompt"`
+	CacheSalt    *string           `json:"cache_salt"`
+	RequestID    string            `json:"request_id"`
+	Messages     bool              `json:"enable_response_messages"`
+}
+
+// check is the engine's first check of a body.
+func (r *responsesRequest) check() error {
 	switch {
-	case len(req.Input) == 0 || string(req.Input) == "null":
+	case r.CacheSalt != nil && *r.CacheSalt == "":
+		return badRequest("cache_salt", "cache_salt must be a non-empty string if it is given")
+	case r.Background && r.Store != nil && !*r.Store:
+		return badRequest("background", "background can only be used when store is true")
+	case len(r.Prompt) > 0 && string(r.Prompt) != "null":
+		return badRequest("prompt", "stored prompts are not supported")
+	case len(r.Input) == 0 || string(r.Input) == "null":
 		return invalid("body.input", "input is missing")
-	case req.Input[0] == '"':
-		var text content
-		if err := decode(req.Input, &text); err != nil {
-			return err
+	}
+	return nil
+}
+
+// items are the messages of the input.
+func (r *responsesRequest) items() ([]turn, error) {
+	if r.Input[0] == '"' {
+		return []turn{{"user", r.Input}}, nil
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(r.Input, &list); err != nil {
+		return nil, invalid("body.input", err.Error())
+	}
+	var turns []turn
+	for i, raw := range list {
+		var item struct {
+			turn
+			Type string `json:"type"`
 		}
-		messages = []message{{Role: "user", Content: text}}
-	default:
-		if err := decodeInput(req.Input, &messages); err != nil {
-			return err
+		at := "body.input." + strconv.Itoa(i)
+		switch err := json.Unmarshal(raw, &item); {
+		case err != nil:
+			return nil, invalid(at, err.Error())
+		case item.Type == "function_call", item.Type == "reasoning":
+			turns = append(turns, turn{"assistant", asText(raw)})
+		case item.Type == "function_call_output":
+			turns = append(turns, turn{"tool", asText(raw)})
+		case !slices.Contains([]string{"user", "assistant", "system", "developer"}, item.Role):
+			return nil, invalid(at, "unknown role "+item.Role)
+		default:
+			if err := item.check(at, "input_text", "output_text", "refusal"); err != nil {
+				return nil, err
+			}
+			turns = append(turns, item.turn)
 		}
 	}
-	chat, prompt, err := e.chatOf(req.Model, req.Instructions, messages, req.Tools, req.MaxTokens, req.Stream, req.CacheSalt)
+	return turns, nil
+}
+
+// asText is a JSON document as the JSON of a text.
+func asText(raw json.RawMessage) json.RawMessage {
+	var compact bytes.Buffer
+	if json.Compact(&compact, raw) != nil {
+		return nil
+	}
+	text, err := json.Marshal(compact.String())
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// responses reads a request. Answers are not stored, which is what engines do by default: what refers to a stored one is refused.
+func (e *Engine) responses(body []byte) (*responsesRequest, *chatRequest, []uint32, error) {
+	req := &responsesRequest{}
+	if err := decode(body, req); err != nil {
+		return nil, nil, nil, err
+	}
+	if err := req.check(); err != nil {
+		return nil, nil, nil, err
+	}
+	turns, err := req.items()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err := e.adapter(req.Model); err != nil {
+		return nil, nil, nil, err
+	}
+	switch {
+	case req.Background:
+		return nil, nil, nil, invalidRequest(http.StatusBadRequest, "background", "nothing runs in the background without a store of responses")
+	case req.Previous != "":
+		return nil, nil, nil, noResponse(req.Previous, "response_id")
+	}
+	chat, prompt, err := e.chatOf(openai.Responses, body, &standIn{
+		model: req.Model, system: req.Instructions, turns: turns, tools: req.Tools, most: req.MaxTokens, temperature: req.Temperature,
+		stream: req.Stream, salt: req.CacheSalt, requestID: strings.TrimPrefix(req.RequestID, "resp_"),
+	})
+	return req, chat, prompt, err
+}
+
+func invalidRequest(status int, param, message string) error {
+	return &apiError{status: status, kind: "invalid_request_error", param: param, message: message}
+}
+
+func noResponse(id, param string) error {
+	return invalidRequest(http.StatusNotFound, param, fmt.Sprintf("Response with id %q not found.", id))
+}
+
+// serveResponses answers /v1/responses.
+func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []byte) error {
+	req, chat, prompt, err := e.responses(body)
 	if err != nil {
 		return err
 	}
@@ -50,38 +145,27 @@ func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []b
 	})
 }
 
-// decodeInput reads a list of messages, whose parts are called input_text and output_text here.
-func decodeInput(raw json.RawMessage, into *[]message) error {
-	var list []struct {
-		Role    string          `json:"role"`
-		Content json.RawMessage `json:"content"`
+// renderResponses returns the request that a Responses request stands for.
+func (e *Engine) renderResponses(w http.ResponseWriter, r *http.Request, body []byte) error {
+	_, chat, prompt, err := e.responses(body)
+	if err != nil {
+		return err
 	}
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return invalid("body.input", err.Error())
+	return e.render(w, r, "resp_", &chat.common, prompt)
+}
+
+// stored answers for the paths of stored responses.
+func (e *Engine) stored(path string) (route, bool) {
+	id, ok := strings.CutPrefix(path, responsesPath+"/")
+	missing := func(w http.ResponseWriter, _ *http.Request) { e.writeError(w, noResponse(id, "response_id")) }
+	switch {
+	case !ok || id == "":
+		return nil, false
+	case strings.HasSuffix(id, "/cancel"):
+		id = strings.TrimSuffix(id, "/cancel")
+		return onPost(missing), !strings.Contains(id, "/")
 	}
-	for _, m := range list {
-		one := message{Role: m.Role}
-		var parts []map[string]any
-		if json.Unmarshal(m.Content, &parts) == nil {
-			for _, p := range parts {
-				if p["type"] == "input_text" || p["type"] == "output_text" {
-					p["type"] = "text"
-				}
-			}
-			again, err := json.Marshal(parts)
-			if err != nil {
-				return err
-			}
-			m.Content = again
-		}
-		if len(m.Content) > 0 {
-			if err := one.Content.UnmarshalJSON(m.Content); err != nil {
-				return invalid("body.input", err.Error())
-			}
-		}
-		*into = append(*into, one)
-	}
-	return nil
+	return onGet(missing), !strings.Contains(id, "/")
 }
 
 // responseTeller writes an answer as the Responses API does.
@@ -99,25 +183,47 @@ func (t responseTeller) response(status string, output []any, usage any) map[str
 	}
 }
 
-func (t responseTeller) item(text, status string) map[string]any {
+func textPart(text string) map[string]any {
+	return map[string]any{"type": "output_text", "text": text, "annotations": []any{}}
+}
+
+func (t responseTeller) item(status string, content ...any) map[string]any {
+	if content == nil {
+		content = []any{}
+	}
+	return map[string]any{"id": t.itemID(), "type": "message", "role": "assistant", "status": status, "content": content}
+}
+
+func (t responseTeller) itemID() string { return "msg_" + t.id }
+
+// items are the output: one message, or without a text none.
+func (t responseTeller) items(v view) []any {
+	if len(v.tokens) == 0 {
+		return []any{}
+	}
+	return []any{t.item("completed", textPart(t.e.cfg.Text.Decode(v.tokens)))}
+}
+
+// counts are the usage. Each answer is one turn.
+func (t responseTeller) counts(v view) map[string]any {
 	return map[string]any{
-		"id": "msg_" + t.id, "type": "message", "role": "assistant", "status": status,
-		"content": []any{map[string]any{"type": "output_text", "text": text, "annotations": []any{}}},
+		"input_tokens": len(t.prompt), "output_tokens": len(v.tokens), "total_tokens": len(t.prompt) + len(v.tokens),
+		"input_tokens_details": map[string]any{
+			"cached_tokens": v.cached, "input_tokens_per_turn": []int{len(t.prompt)}, "cached_tokens_per_turn": []int{v.cached},
+		},
+		"output_tokens_details": map[string]any{
+			"reasoning_tokens": 0, "tool_output_tokens": 0, "output_tokens_per_turn": []int{len(v.tokens)}, "tool_output_tokens_per_turn": []int{0},
+		},
 	}
 }
 
+// plain is the entire answer. What the engine has aborted is "completed" in it.
 func (t responseTeller) plain(v view) any {
 	status := "completed"
-	switch v.finish {
-	case finishLength:
+	if v.finish == finishLength {
 		status = "incomplete"
-	case finishAbort:
-		status = "cancelled"
 	}
-	out := t.response(status, []any{t.item(t.e.cfg.Text.Decode(v.tokens), "completed")}, map[string]any{
-		"input_tokens": len(t.prompt), "input_tokens_details": map[string]any{"cached_tokens": v.cached}, "output_tokens": len(v.tokens),
-		"output_tokens_details": map[string]any{"reasoning_tokens": 0}, "total_tokens": len(t.prompt) + len(v.tokens),
-	})
+	out := t.response(status, t.items(v), t.counts(v))
 	if t.messages {
 		out["input_messages"], out["output_messages"] = []any{t.raw(t.prompt)}, []any{t.raw(v.tokens)}
 	}
@@ -136,26 +242,28 @@ func (t responseTeller) begin(send func(string, map[string]any)) {
 	started := t.response("in_progress", []any{}, nil)
 	send("response.created", map[string]any{"response": started})
 	send("response.in_progress", map[string]any{"response": started})
-	item := t.item("", "in_progress")
-	item["content"] = []any{}
-	send("response.output_item.added", map[string]any{"item": item, "output_index": 0})
-	send("response.content_part.added", map[string]any{
-		"item_id": item["id"], "output_index": 0, "content_index": 0,
-		"part": map[string]any{"type": "output_text", "text": "", "annotations": []any{}},
-	})
 }
 
-func (t responseTeller) news(send func(string, map[string]any), text string) {
-	send("response.output_text.delta", map[string]any{
-		"item_id": "msg_" + t.id, "output_index": 0, "content_index": 0, "delta": text, "logprobs": []any{},
-	})
+// place is where the text of an answer is.
+func (t responseTeller) place(more map[string]any) map[string]any {
+	more["item_id"], more["output_index"], more["content_index"] = t.itemID(), 0, 0
+	return more
+}
+
+func (t responseTeller) news(send func(string, map[string]any), text string, first bool) {
+	if first {
+		send("response.output_item.added", map[string]any{"item": t.item("in_progress"), "output_index": 0})
+		send("response.content_part.added", t.place(map[string]any{"part": textPart("")}))
+	}
+	send("response.output_text.delta", t.place(map[string]any{"delta": text, "logprobs": []any{}}))
 }
 
 func (t responseTeller) end(send func(string, map[string]any), v view) {
-	text := t.e.cfg.Text.Decode(v.tokens)
-	send("response.output_text.done", map[string]any{
-		"item_id": "msg_" + t.id, "output_index": 0, "content_index": 0, "text": text, "logprobs": []any{},
-	})
-	send("response.output_item.done", map[string]any{"item": t.item(text, "completed"), "output_index": 0})
+	if len(v.tokens) > 0 {
+		text := t.e.cfg.Text.Decode(v.tokens)
+		send("response.output_text.done", t.place(map[string]any{"text": text, "logprobs": []any{}}))
+		send("response.content_part.done", t.place(map[string]any{"part": textPart(text)}))
+		send("response.output_item.done", map[string]any{"item": t.item("completed", textPart(text)), "output_index": 0})
+	}
 	send("response.completed", map[string]any{"response": t.plain(v)})
 }

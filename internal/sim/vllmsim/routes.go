@@ -28,7 +28,7 @@ func (e *Engine) routes() map[string]route {
 		"/v1/models":                onGet(e.serveModels),
 		"/v1/completions":           onPost(e.handle(e.serveCompletion)),
 		"/v1/chat/completions":      onPost(e.handle(e.serveChat)),
-		"/v1/responses":             onPost(e.handle(e.serveResponses)),
+		responsesPath:               onPost(e.handle(e.serveResponses)),
 		"/v1/messages":              onPost(e.handle(e.serveMessages)),
 		"/v1/messages/count_tokens": onPost(e.handle(e.serveCount)),
 		"/v1/embeddings":            onPost(e.handle(e.serveEmbeddings)),
@@ -50,6 +50,12 @@ func (e *Engine) routes() map[string]route {
 	if release.rendersRequests() && !closed {
 		routes["/v1/completions/render"] = onPost(e.scaleOut(e.handle(e.renderCompletion)))
 		routes["/v1/chat/completions/render"] = onPost(e.scaleOut(e.handle(e.renderChat)))
+	}
+	if release.rendersMessages() && !closed {
+		routes["/v1/messages/render"] = onPost(e.scaleOut(e.handle(e.renderMessages)))
+	}
+	if release.rendersResponses() && !closed {
+		routes["/v1/responses/render"] = onPost(e.scaleOut(e.handle(e.renderResponses)))
 	}
 	if release.generates() && !closed {
 		routes["/inference/v1/generate"] = onPost(e.scaleOut(e.handle(e.serveGenerate)))
@@ -77,6 +83,9 @@ func (e *Engine) handler() http.Handler {
 		w.Header().Set("Server", "uvicorn")
 		w.Header().Set("Vary", "Origin")
 		methods, ok := routes[r.URL.Path]
+		if !ok {
+			methods, ok = e.stored(r.URL.Path)
+		}
 		if !ok {
 			e.writeStatus(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
 			return

@@ -75,6 +75,21 @@ func Recording(release string) (Transcript, error) {
 	return nil, fmt.Errorf("no recording of release %s", release)
 }
 
+// HasRecording reports whether any release is recorded with the variant.
+func HasRecording(v Variant) (bool, error) {
+	list, err := Releases()
+	if err != nil {
+		return false, err
+	}
+	for _, release := range list {
+		t, err := Recording(release)
+		if err != nil || slices.Contains(t.Variants(), v) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // Record writes what an engine of a release has shown into the repository at root: its transcript, those of the next
 // older release, which is written as changes against it, and its frames. Of variants that it has not shown, what was recorded
 // before stays.

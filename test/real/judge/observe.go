@@ -39,13 +39,21 @@ type Variant struct {
 	Rank int
 	// Windows: three of the model's four layers look back 128 tokens.
 	Windows bool
+	// APIs: the engine runs with the bounds of one with options, and is asked for Messages and Responses. It has
+	// --enable-scale-out and takes tools that the model may choose.
+	APIs bool
+	// Pooling: the model generates nothing, it makes embeddings.
+	Pooling bool
 }
+
+// Bounded reports whether the engine has bounds on what it runs and queues, and time to end it.
+func (v Variant) Bounded() bool { return v.Options || v.APIs }
 
 // Context returns the context length and the number of blocks of the engine's cache. With options, running requests must
 // outlast the engine's shutdown timeout however fast it is, so they are given room.
 func (v Variant) Context() (maxModelLen, blocks int) {
 	switch {
-	case v.Options:
+	case v.Bounded():
 		return 16 * MaxModelLen, 32 * Blocks
 	case v.Windows:
 		return MaxModelLen, 4 * Blocks // each of four layers has blocks of its own
@@ -64,7 +72,7 @@ func (v Variant) has(name string) bool {
 }
 
 // terminates reports whether the variant's last step ends the engine.
-func (v Variant) terminates() bool { return v.Name == "" || v.Options }
+func (v Variant) terminates() bool { return v.Name == "" || v.Bounded() }
 
 // long is how many tokens are asked for when a request is to run until it is ended.
 func (v Variant) long() int {
@@ -79,10 +87,12 @@ var (
 	Adapters = Variant{Name: "with adapters: ", Adapters: true}
 	Ranks    = Variant{Name: "rank 1 of two: ", Rank: 1}
 	Windows  = Variant{Name: "with windows: ", Windows: true}
+	APIs     = Variant{Name: "other APIs: ", Key: Key, APIs: true}
+	Pooling  = Variant{Name: "pooling: ", Pooling: true}
 )
 
 // Variants are all variants, in the order in which engines are judged, two at a time.
-var Variants = []Variant{Plain, Options, Adapters, Ranks, Windows}
+var Variants = []Variant{Plain, Options, Adapters, Ranks, Windows, APIs, Pooling}
 
 // Frame is a message of the event socket, as recorded.
 type Frame struct {
@@ -137,6 +147,12 @@ func (j *judge) steps() []func(context.Context) error {
 		return steps{j.cache, j.replays, j.metrics, j.ranks}
 	case j.Windows:
 		return steps{j.cache}
+	case j.APIs && j.QueueLimits:
+		return steps{j.answers, j.queue, j.terminate}
+	case j.APIs:
+		return steps{j.answers, j.terminate}
+	case j.Pooling:
+		return steps{j.answers, j.metrics}
 	}
 	return steps{j.cache, j.replays, j.answers, j.metrics, j.idle, j.terminate}
 }
@@ -153,8 +169,13 @@ func (j *judge) observation(name string) Observation {
 // answers sends the requests whose answers are compared.
 func (j *judge) answers(ctx context.Context) error {
 	list := requests()
-	if j.Options {
+	switch {
+	case j.Options:
 		list = append(renderings(), completions()[:6]...)
+	case j.APIs:
+		list = apis()
+	case j.Pooling:
+		list = pooling()
 	}
 	for _, r := range list {
 		if err := j.ask(ctx, r); err != nil {

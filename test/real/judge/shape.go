@@ -17,6 +17,7 @@ var opaque = map[string]bool{
 	"id": true, "created": true, "created_at": true, "request_id": true, "message": true, "msg": true, "text": true, "content": true,
 	"prompt": false, "logprob": true, "token": true, "bytes": true, "decoded_token": true, "rank": true, "system_fingerprint": true,
 	"version": true, "arrival_time": true, "url": true, "ctx": true, "error": false, "seed": true, "stop_reason": false, "root": true, "topic": true,
+	"completed_at": true, "delta": true, "embedding": true, "item_id": true, "relevance_score": true, "score": true, "signature": true,
 }
 
 // generated are lists of ids that depend on the model's weights: only their length is compared.
@@ -112,6 +113,10 @@ func describe(list []string, path, name string, ids bool) string {
 // chunk depends on timing, so of the chunks the paths of all are noted, with the values of the last one that has them, and
 // how many ids all have together.
 func (o Observation) noteStream(path string, body []byte) {
+	if bytes.HasPrefix(body, []byte("event: ")) {
+		o.noteEvents(path, body)
+		return
+	}
 	var events []string
 	for line := range strings.SplitSeq(string(body), "\n") {
 		line = strings.TrimSuffix(line, "\r")
@@ -151,6 +156,36 @@ func (o Observation) noteStream(path string, body []byte) {
 	if len(events) == 0 {
 		o.set(path, "no events")
 	}
+}
+
+// noteEvents notes a stream whose events have names: their order, in which one that repeats is named once, and what events of each
+// name show together. Whether they are numbered from 0 on is noted in place of their numbers.
+func (o Observation) noteEvents(path string, body []byte) {
+	var order []string
+	numbered, last, next := true, "", 0
+	for event := range strings.SplitSeq(strings.TrimSuffix(string(body), "\n\n"), "\n\n") {
+		name, data, ok := strings.Cut(event, "\n")
+		name, named := strings.CutPrefix(name, "event: ")
+		data, hasData := strings.CutPrefix(data, "data: ")
+		if !ok || !named || !hasData {
+			o.set(path+".other", event)
+			continue
+		}
+		if name != last {
+			order, last = append(order, name), name
+		}
+		shown := Observation{}
+		shown.noteJSON(path+"."+name, []byte(data), false)
+		number := path + "." + name + ".sequence_number"
+		numbered = numbered && shown[number] == strconv.Itoa(next)
+		next++
+		delete(shown, number)
+		for at, value := range shown {
+			o.set(at, value)
+		}
+	}
+	o.set(path+".order", strings.Join(order, " "))
+	o.set(path+".numbered", strconv.FormatBool(numbered))
 }
 
 // Headers that depend on the moment or on the length of the body, or that belong to the connection.

@@ -322,12 +322,16 @@ func (j *judge) queue(ctx context.Context) error {
 	if err := j.fill(full); err != nil {
 		return err
 	}
-	for _, r := range []request{
-		post("/v1/completions", "plain", with(`"prompt": [5, 6, 7]`)),
-		post("/v1/chat/completions", "plain", with(hello)),
-		post("/v1/completions", "streamed", with(`"prompt": [5, 6, 7], "stream": true`)),
-		post("/v1/chat/completions", "streamed", with(hello+`, "stream": true`)),
-	} {
+	list := refusable()
+	if j.Options {
+		list = []request{
+			post("/v1/completions", "plain", with(`"prompt": [5, 6, 7]`)),
+			post("/v1/chat/completions", "plain", with(hello)),
+			post("/v1/completions", "streamed", with(`"prompt": [5, 6, 7], "stream": true`)),
+			post("/v1/chat/completions", "streamed", with(hello+`, "stream": true`)),
+		}
+	}
+	for _, r := range list {
 		r.name = "with full queues: " + r.name
 		if err := j.ask(ctx, r); err != nil {
 			return err

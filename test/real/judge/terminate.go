@@ -97,7 +97,7 @@ func (j *judge) shuttingDown(ctx context.Context, stream io.Reader) ([]byte, err
 		data, err := io.ReadAll(stream)
 		ended <- result{data, err}
 	}()
-	if !j.Options {
+	if !j.Bounded() {
 		r := <-ended
 		return r.data, r.err
 	}
@@ -114,14 +114,11 @@ func (j *judge) shuttingDown(ctx context.Context, stream io.Reader) ([]byte, err
 	default:
 		j.observation("SIGTERM: the engine").set("waits for running requests", "yes")
 	}
-	for _, r := range []request{
-		{name: "GET /health", method: "GET", path: "/health"},
-		post("/v1/completions", "of ids", with(`"prompt": [5, 6, 7]`)),
-		post("/v1/completions", "of ids, streamed", with(`"prompt": [5, 6, 7], "stream": true`)),
-		post("/v1/completions", "of text", with(`"prompt": "Say hello"`)),
-		post("/v1/chat/completions", "plain", with(hello)),
-		post("/tokenize", "text", `{"prompt": "Say hello"}`),
-	} {
+	list := refusable()
+	if j.Options {
+		list = whileEnding()
+	}
+	for _, r := range list {
 		r.name = "SIGTERM: while running requests end: " + r.name
 		if err := j.ask(ctx, r); err != nil {
 			j.observation(r.name).set("connection", "broken")
@@ -129,6 +126,18 @@ func (j *judge) shuttingDown(ctx context.Context, stream io.Reader) ([]byte, err
 	}
 	r := <-ended
 	return r.data, r.err
+}
+
+// whileEnding are requests that are sent while running ones end.
+func whileEnding() []request {
+	return []request{
+		{name: "GET /health", method: "GET", path: "/health"},
+		post("/v1/completions", "of ids", with(`"prompt": [5, 6, 7]`)),
+		post("/v1/completions", "of ids, streamed", with(`"prompt": [5, 6, 7], "stream": true`)),
+		post("/v1/completions", "of text", with(`"prompt": "Say hello"`)),
+		post("/v1/chat/completions", "plain", with(hello)),
+		post("/tokenize", "text", `{"prompt": "Say hello"}`),
+	}
 }
 
 // gone waits until nothing listens any more.
