@@ -239,8 +239,7 @@ func (d *Decoder) hashes(r *reader, e *kvevent.Event, f *fields) bool {
 	if !ok {
 		return false
 	}
-	f.hashes = true
-	if !d.room(8 * (n - cap(e.Hashes))) {
+	if f.hashes = true; !d.room(8 * (n - cap(e.Hashes))) {
 		return false
 	}
 	e.Hashes = slices.Grow(e.Hashes[:0], n)
