@@ -14,7 +14,7 @@ func TestSharesOfARoom(t *testing.T) {
 		shares[i] = room.Share(own)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 100_000 {
+	for range 20_000 {
 		i := random.IntN(len(shares))
 		switch n := 1 + random.IntN(200); {
 		case random.IntN(50) == 0:

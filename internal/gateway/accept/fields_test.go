@@ -191,6 +191,7 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 	for id := uint32(1); id < 2*4096; id += 2 {
 		ordinary.request(t, id, FreeFields, 16<<10, table, http2.HeadersFrameParam{})
 	}
+	const frames = freeFrames + (savedFields+4*fieldsPerSecond)/lightFields
 	resets, data := newSent(), newSent()
 	for id := uint32(1); id < 2*(savedFields+4*fieldsPerSecond); id += 2 {
 		resets.request(t, id, 20, 16<<10, table, http2.HeadersFrameParam{})
@@ -208,9 +209,9 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 		"many fields":           {[]string{preface + flood.String()}, errManyFields},
 		"a preface in pieces":   {[]string{preface[:3], preface[3:20], preface[20:] + flood.String()[:5], flood.String()[5:]}, errManyFields},
 		"many requests":         {[]string{preface, ordinary.String()}, io.EOF},
-		"many pings":            {[]string{preface, strings.Repeat(string(ping), freeFrames+(savedFields+4*fieldsPerSecond)/lightFields)}, errManyFields},
-		"much short data":       {[]string{preface, strings.Repeat("\x00\x00\x01\x00\x00\x00\x00\x00\x01x", freeFrames+(savedFields+4*fieldsPerSecond)/lightFields)}, errManyFields},
-		"empty continuations":   {[]string{preface, strings.Repeat("\x00\x00\x00\x09\x00\x00\x00\x00\x01", freeFrames+(savedFields+4*fieldsPerSecond)/lightFields)}, errManyFields},
+		"many pings":            {[]string{preface, strings.Repeat(string(ping), frames)}, errManyFields},
+		"much short data":       {[]string{preface, strings.Repeat("\x00\x00\x01\x00\x00\x00\x00\x00\x01x", frames)}, errManyFields},
+		"empty continuations":   {[]string{preface, strings.Repeat("\x00\x00\x00\x09\x00\x00\x00\x00\x01", frames)}, errManyFields},
 		"requests with resets":  {[]string{preface, resets.String()}, io.EOF},
 		"much data":             {[]string{preface, data.String()}, io.EOF},
 		"many lines":            {[]string{text[:len(text)-2], many}, errManyFields},
