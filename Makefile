@@ -85,6 +85,11 @@ attack: ## every kind of hostile client at once at a picker, in containers' memo
 	@echo "== the memory law"
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/attack -attack $(ATTACK)
 
+.PHONY: attack-short
+attack-short: ## all kinds at once in 512 MiB for a few seconds, without a comparison of times (root; skipped without)
+	@echo "== the memory law, in short"
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 5m ./test/attack -run 'TestTheMemoryLaw/512_MiB$$' -attack $(ATTACK) -attack.times=false
+
 .PHONY: soak soak-sim soak-gateway soak-lifecycle soak-attack
 soak: soak-sim soak-gateway soak-lifecycle soak-attack ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
 

@@ -30,3 +30,11 @@ func (r *Room) Put(n int) {
 		r.held.Add(-int64(n))
 	}
 }
+
+// Held is how many bytes are taken.
+func (r *Room) Held() int64 {
+	if r == nil {
+		return 0
+	}
+	return r.held.Load()
+}

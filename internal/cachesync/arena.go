@@ -1,6 +1,9 @@
 package cachesync
 
 import (
+	"reflect"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
@@ -62,6 +65,8 @@ type chunk struct {
 // arena keeps records and their tokens, without a pointer for each. Chunks are never given back: it stays as large as
 // the engine's cache once was.
 type arena struct {
+	share  *budget.Share
+	bytes  int // taken of share
 	chunks []*chunk
 	free   map[int][]id // by stride
 }
@@ -76,7 +81,18 @@ func (a *arena) tokens(i id) []uint32 {
 	return c.tokens[n*c.stride:][:c.records[n].size]
 }
 
-// take returns a fresh record for a block of that many tokens.
+// entryBytes is about what the mirror's maps, queues and views take for each record.
+const entryBytes = 128
+
+// chunkBytes is what a chunk takes.
+func chunkBytes(stride int) int {
+	return chunkLen * (int(reflect.TypeFor[record]().Size()) + 4*stride + entryBytes)
+}
+
+// end gives back what all chunks take.
+func (a *arena) end() { a.share.Put(a.bytes) }
+
+// take returns a fresh record for a block of that many tokens; 0 when there is no room.
 func (a *arena) take(size int) id {
 	stride := 8
 	for stride < size {
@@ -86,6 +102,10 @@ func (a *arena) take(size int) id {
 		a.free = map[int][]id{}
 	}
 	if len(a.free[stride]) == 0 {
+		if !a.share.Take(chunkBytes(stride)) {
+			return 0
+		}
+		a.bytes += chunkBytes(stride)
 		a.chunks = append(a.chunks, &chunk{tokens: make([]uint32, chunkLen*stride), stride: stride})
 		for i := id(len(a.chunks)) * chunkLen; i > id(len(a.chunks)-1)*chunkLen; i-- {
 			a.free[stride] = append(a.free[stride], i)

@@ -56,6 +56,9 @@ func (m *Mirror) create(hash kvevent.Hash, group int32, tokens []uint32, extra u
 		return 0
 	}
 	n := m.arena.take(len(tokens))
+	if n == 0 {
+		return 0
+	}
 	copy(m.arena.tokens(n), tokens)
 	r := m.arena.at(n)
 	r.hash, r.group, r.extra = hash, group, extra

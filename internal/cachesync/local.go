@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
@@ -23,8 +24,8 @@ type Local struct {
 const localLog = 64 << 10
 
 // Join implements events.Config.Join.
-func Join(f *events.Feed, stats *events.Stats) events.Sink {
-	l := &Local{mirror: NewMirror(Options{LogBytes: localLog}, nil), stats: stats}
+func Join(f *events.Feed, stats *events.Stats, share *budget.Share) events.Sink {
+	l := &Local{mirror: NewMirror(Options{LogBytes: localLog, Share: share}, nil), stats: stats}
 	root := NewRoot(f.Keys.Seed, f.Keys.Model, f.Keys.BlockTokens, f.Keys.Media)
 	l.receiver = NewReceiver(f.Writer, ReceiverOptions{Roots: []Root{root}, Digest: maxDigest, OnStored: f.OnStored})
 	l.connect()

@@ -32,7 +32,7 @@ func testLocal(t *testing.T, seed uint64, size int) {
 		Writer:   book.Writer(book.Join()),
 		OnStored: func(keys []kvblock.Key) { stored += len(keys) },
 	}
-	s := Join(&f, &stats)
+	s := Join(&f, &stats, nil)
 	check := func(what string, want map[place]bool) { compare(t, what, heldBy(f.Writer), want) }
 	s.Begin(false)
 	for i := range 300 {

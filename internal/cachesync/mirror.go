@@ -6,6 +6,7 @@ import (
 	"sort"
 	"sync"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
@@ -23,6 +24,8 @@ type Options struct {
 	MaxGhosts int
 	// LogBytes bounds the changes that are kept for pickers that were away for a moment.
 	LogBytes int
+	// Share, if set, bounds what records and their tokens take; blocks without room are refused.
+	Share *budget.Share
 	// NewID draws numbers that were never used before; random ones by default.
 	NewID func() uint64
 }
@@ -153,7 +156,8 @@ func NewMirror(o Options, changed func()) *Mirror {
 
 // reset forgets all blocks, by no fault of the views.
 func (m *Mirror) reset() {
-	m.arena = arena{}
+	m.arena.end()
+	m.arena = arena{share: m.options.Share}
 	m.ids, m.waiting = map[blockID]id{}, map[blockID]id{}
 	m.roots, m.rootIDs, m.freeRoot = nil, map[chainRoot]uint32{}, nil
 	m.orphans, m.ghosts, m.classes = ring{}, ring{}, [numClasses]int{}

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -23,6 +24,8 @@ import (
 // A copy that was struck off can be real. Two facts about an engine's cache bring it back, or keep it: a block is never
 // evicted before those that follow it, and a block that is stored after another one proves that the other one is held.
 type again struct {
+	share     *budget.Share
+	bytes     int // taken of share
 	copies    int // of all blocks on the GPU; too many rather than too few
 	perBlock  int // keys of a block
 	uncertain map[blockID]*doubt
@@ -42,13 +45,35 @@ type doubt struct {
 }
 
 const (
+	// doubtBytes is about what a doubt takes besides its keys.
+	doubtBytes = 192
 	// maxGone bounds the blocks that count as removed and are remembered.
 	maxGone = 4096
 	// maxSearches bounds how often one event has the holder's blocks searched for those that follow a block.
 	maxSearches = 8
 )
 
-func newAgain() *again { return &again{uncertain: map[blockID]*doubt{}} }
+func (d *doubt) size() int { return doubtBytes + 8*len(d.keys) }
+
+func newAgain(share *budget.Share) *again {
+	return &again{share: share, uncertain: map[blockID]*doubt{}}
+}
+
+// remember enters a doubt if there is room. Otherwise the copies of the block are certain.
+func (a *again) remember(id blockID, d *doubt) bool {
+	if !a.share.Take(d.size()) {
+		return false
+	}
+	a.bytes += d.size()
+	a.uncertain[id] = d
+	return true
+}
+
+func (a *again) drop(id blockID, d *doubt) {
+	delete(a.uncertain, id)
+	a.bytes -= d.size()
+	a.share.Put(d.size())
+}
 
 func idOf(e *kvevent.Event, hash kvevent.Hash) blockID {
 	return blockID{hash, int32(e.Group)} // at most MaxGroup
@@ -69,7 +94,9 @@ func (a *again) note(w kvindex.Writer, e *kvevent.Event, keys []kvblock.Key, gap
 			if i > 0 {
 				d.parent = kvindex.Parent{Hash: e.Hashes[i-1], OK: true}
 			}
-			a.uncertain[idOf(e, hash)] = d
+			if !a.remember(idOf(e, hash), d) {
+				continue
+			}
 		}
 		d.copies, d.gone = min(d.copies+1, n-1), false
 		if gaps {
@@ -117,7 +144,7 @@ func (a *again) forget(w kvindex.Writer, e *kvevent.Event) {
 			continue
 		}
 		if !d.struck {
-			delete(a.uncertain, id)
+			a.drop(id, d)
 		} else {
 			d.gone = true
 			a.gone = append(a.gone, id)
@@ -125,7 +152,7 @@ func (a *again) forget(w kvindex.Writer, e *kvevent.Event) {
 	}
 	for len(a.gone) > maxGone {
 		if d := a.uncertain[a.gone[0]]; d != nil && d.gone {
-			delete(a.uncertain, a.gone[0])
+			a.drop(a.gone[0], d)
 		}
 		a.gone = a.gone[1:]
 	}

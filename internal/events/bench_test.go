@@ -31,7 +31,7 @@ func benchmarkApply(b *testing.B, book kvindex.Book) {
 	f := testFeed(nil)
 	f.Writer, f.Keys.BlockTokens = book.Writer(book.Join()), 16
 	c := Config{}.withDefaults()
-	m := newMirror(&f, &c, &Stats{})
+	m := newMirror(&f, &c, nil, &Stats{})
 	decoder := vllm.NewDecoder("VLLM")
 	var batch kvevent.Batch
 	round := func() {

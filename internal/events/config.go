@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
@@ -31,6 +32,8 @@ type Source interface {
 
 // Decoder reads the payload of one message into a batch, whose buffers it reuses. vllm.Decoder is one.
 type Decoder interface {
+	// Limit makes Decode fail if take reports that there is no room for so many more bytes of a batch's buffers.
+	Limit(take func(bytes int) bool)
 	Decode(payload []byte, into *kvevent.Batch) error
 }
 
@@ -117,8 +120,8 @@ type Config struct {
 	// NewDecoder makes a stream's decoder; that of package vllm by default.
 	NewDecoder func(engine string) Decoder
 	// Join makes the sink of an endpoint whose engine blocks are parts of key blocks: it writes to the feed's Writer, and
-	// counts its work in stats. Without Join such blocks are not indexed. cachesync.Join is one.
-	Join func(f *Feed, stats *Stats) Sink
+	// counts its work in stats, and what it holds draws on share. Without Join such blocks are not indexed. cachesync.Join is one.
+	Join func(f *Feed, stats *Stats, share *budget.Share) Sink
 	// Changed, if set, is called after the State of a stream can have become another one. It must not wait.
 	Changed func()
 	// Log gets the changes of streams' states.
@@ -128,6 +131,9 @@ type Config struct {
 	// Sleep waits for d, false when ctx has ended before; with a timer by default.
 	Sleep func(ctx context.Context, d time.Duration) bool
 
+	// Room bounds what all streams together hold of what engines send, beside blocks in the index and the first 128 KiB of each stream:
+	// messages that wait, what is decoded of one, blocks that wait for their parents, and notes on blocks. nil for no bound.
+	Room *budget.Room
 	// QueueBytes bounds the messages of an endpoint that wait to be applied.
 	QueueBytes int
 	// MaxBlocks bounds the blocks mirrored for an endpoint; further ones are not indexed.
@@ -148,6 +154,8 @@ type Config struct {
 
 // Defaults of Config.
 const (
+	// ownBytes of each stream are outside of Config.Room.
+	ownBytes              = 128 << 10
 	DefaultQueueBytes     = 16 << 20
 	DefaultMaxBlocks      = 4 << 20
 	DefaultMaxOrphans     = 64 << 10

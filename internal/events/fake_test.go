@@ -162,6 +162,8 @@ type jsonDecoder struct{}
 
 var errGarbage = errors.New("garbage")
 
+func (jsonDecoder) Limit(func(bytes int) bool) {}
+
 func (jsonDecoder) Decode(payload []byte, into *kvevent.Batch) error {
 	*into = kvevent.Batch{}
 	if json.Unmarshal(payload, into) != nil {

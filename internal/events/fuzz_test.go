@@ -164,7 +164,7 @@ func FuzzStream(f *testing.F) {
 		want := newFakeIndex()
 		clean := testFeed(want)
 		clean.Keys.BlockTokens = 16
-		m := newMirror(&clean, s.cfg, &Stats{})
+		m := newMirror(&clean, s.cfg, nil, &Stats{})
 		var batch kvevent.Batch
 		for _, payload := range src.honest {
 			if err := vllm.NewDecoder("VLLM").Decode(payload, &batch); err != nil {

@@ -41,7 +41,7 @@ func (s *sizer) decide(b *kvevent.Batch) {
 		s.decided = true
 		if ours := s.feed.Keys.BlockTokens; e.BlockSize < ours && ours%e.BlockSize == 0 {
 			s.mirror.Revert()
-			s.joined = s.cfg.Join(s.feed, s.stats)
+			s.joined = s.cfg.Join(s.feed, s.stats, s.share)
 			s.joined.Begin(false)
 		}
 		return

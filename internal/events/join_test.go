@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
@@ -29,13 +30,13 @@ func TestTheFirstBlockDecidesWhetherPartsAreJoined(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x, told := newFakeIndex(), &log{}
 			f, stats := testFeed(x), &Stats{}
-			cfg := Config{Join: func(got *Feed, s *Stats) Sink {
+			cfg := Config{Join: func(got *Feed, s *Stats, _ *budget.Share) Sink {
 				if got != &f || s != stats {
 					t.Error("another feed")
 				}
 				return told
 			}}.withDefaults()
-			s := &sizer{mirror: newMirror(&f, &cfg, stats)}
+			s := &sizer{mirror: newMirror(&f, &cfg, nil, stats)}
 			s.Begin(false)
 			for i, e := range tc.events {
 				s.Apply(&kvevent.Batch{Events: []kvevent.Event{e}}, Position{Next: uint64(i + 1)})

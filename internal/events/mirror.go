@@ -5,6 +5,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -28,6 +29,7 @@ type mirror struct {
 	cfg     *Config
 	writer  kvindex.Writer
 	stats   *Stats
+	share   *budget.Share
 	max     int
 	orphans *orphanage
 	// before are the orphans of the life to be replaced, while writer is that of a shadow; else nil.
@@ -44,16 +46,9 @@ type mirror struct {
 	factsBefore facts // while writer is that of a shadow
 }
 
-// facts are what a mirror keeps beside the writer, for the same life.
-type facts struct {
-	again    *again
-	adapters *adapters
-}
-
-func newFacts() facts { return facts{again: newAgain(), adapters: &adapters{}} }
-
-func newMirror(feed *Feed, c *Config, stats *Stats) *mirror {
-	return &mirror{feed: feed, cfg: c, writer: feed.Writer, stats: stats, max: c.MaxBlocks, orphans: newOrphanage(c, stats), facts: newFacts()}
+func newMirror(feed *Feed, c *Config, share *budget.Share, stats *Stats) *mirror {
+	return &mirror{feed: feed, cfg: c, writer: feed.Writer, stats: stats, share: share, max: c.MaxBlocks,
+		orphans: newOrphanage(c, share, stats), facts: newFacts(share)}
 }
 
 // Begin implements Sink. Replayed events load into a shadow, so that requests find the earlier blocks until the replay
@@ -66,8 +61,8 @@ func (m *mirror) Begin(sameLife bool) {
 		m.clear()
 		return
 	}
-	m.factsBefore, m.facts = m.facts, newFacts()
-	m.before, m.orphans, m.writer = m.orphans, newOrphanage(m.cfg, m.stats), m.feed.Writer.Shadow()
+	m.factsBefore, m.facts = m.facts, newFacts(m.share)
+	m.before, m.orphans, m.writer = m.orphans, newOrphanage(m.cfg, m.share, m.stats), m.feed.Writer.Shadow()
 	m.gauge()
 }
 
@@ -77,6 +72,8 @@ func (m *mirror) Revert() bool {
 		return false
 	}
 	m.writer.Discard()
+	m.orphans.reset()
+	m.facts.end()
 	m.writer, m.orphans, m.before = m.feed.Writer, m.before, nil
 	m.facts, m.factsBefore = m.factsBefore, facts{}
 	m.gauge()
@@ -95,6 +92,8 @@ func (m *mirror) Mark(_ Position, state State) {
 	m.gaps = gaps
 	if m.before != nil {
 		m.writer.Commit()
+		m.before.reset()
+		m.factsBefore.end()
 		m.writer, m.before, m.factsBefore = m.feed.Writer, nil, facts{}
 	}
 	m.gauge()
@@ -104,7 +103,8 @@ func (m *mirror) Mark(_ Position, state State) {
 func (m *mirror) clear() {
 	m.writer.Clear()
 	m.orphans.reset()
-	m.facts, m.gaps = newFacts(), false
+	m.facts.end()
+	m.facts, m.gaps = newFacts(m.share), false
 	m.gauge()
 }
 
@@ -140,6 +140,7 @@ func (m *mirror) apply(b *kvevent.Batch) {
 	if len(m.stored) > 0 && m.feed.OnStored != nil {
 		m.feed.OnStored(m.stored)
 	}
+	m.trim()
 }
 
 // catchUp applies the events that were postponed so far.
@@ -342,7 +343,9 @@ func (m *mirror) wait(e *kvevent.Event, at int, parent kvindex.Parent, tier kvbl
 	if o == nil {
 		tokens := e.Tokens[at*e.BlockSize : (at+1)*e.BlockSize]
 		o = &orphan{id: id, parent: blockID{parent.Hash, int32(e.Group)}, tokens: append([]uint32(nil), tokens...), extra: extraOf(e, at)}
-		m.orphans.add(o)
+		if !m.orphans.add(o) {
+			return
+		}
 	}
 	more(&o.copies[tier])
 }

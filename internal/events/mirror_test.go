@@ -24,7 +24,7 @@ func testMirror(c Config) (*mirror, *fakeIndex) {
 	x := newFakeIndex()
 	f := testFeed(x)
 	f.Keys.Media = map[string]kvblock.Tier{"nvme": kvblock.Disk, "cpu": kvblock.Remote}
-	return newMirror(&f, &c, &Stats{}), x
+	return newMirror(&f, &c, nil, &Stats{}), x
 }
 
 // with changes an event.

@@ -3,6 +3,7 @@ package events
 import (
 	"container/list"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 )
 
@@ -22,9 +23,10 @@ const orphanBytes = 256
 
 func (o *orphan) size() int { return orphanBytes + 4*len(o.tokens) }
 
-// orphanage holds orphans, bounded in number and bytes.
+// orphanage holds orphans, bounded in number and bytes, which draw on a share.
 type orphanage struct {
 	maxCount, maxBytes int
+	share              *budget.Share
 	stats              *Stats
 
 	bytes    int
@@ -33,21 +35,29 @@ type orphanage struct {
 	ages     list.List           // of *orphan, the oldest in front
 }
 
-func newOrphanage(c *Config, stats *Stats) *orphanage {
-	o := &orphanage{maxCount: c.MaxOrphans, maxBytes: c.MaxOrphanBytes, stats: stats}
+func newOrphanage(c *Config, share *budget.Share, stats *Stats) *orphanage {
+	o := &orphanage{maxCount: c.MaxOrphans, maxBytes: c.MaxOrphanBytes, share: share, stats: stats}
 	o.reset()
 	return o
 }
 
 func (s *orphanage) reset() {
+	s.share.Put(s.bytes)
 	s.bytes = 0
 	s.byID = map[blockID]*orphan{}
 	s.byParent = map[blockID]*orphan{}
 	s.ages.Init()
 }
 
-// add takes an orphan in; the oldest ones leave if there is no room.
-func (s *orphanage) add(o *orphan) {
+// add takes an orphan in; the oldest ones leave if there is no room. It returns false if there is none even so.
+func (s *orphanage) add(o *orphan) bool {
+	for !s.share.Take(o.size()) {
+		if len(s.byID) == 0 {
+			s.stats.OrphansDropped.Add(1)
+			return false
+		}
+		s.dropOldest()
+	}
 	s.byID[o.id] = o
 	s.bytes += o.size()
 	o.age = s.ages.PushBack(o)
@@ -56,15 +66,21 @@ func (s *orphanage) add(o *orphan) {
 	}
 	s.byParent[o.parent] = o
 	for len(s.byID) > s.maxCount || s.bytes > s.maxBytes {
-		s.remove(s.ages.Front().Value.(*orphan))
-		s.stats.OrphansDropped.Add(1)
+		s.dropOldest()
 	}
+	return true
+}
+
+func (s *orphanage) dropOldest() {
+	s.remove(s.ages.Front().Value.(*orphan))
+	s.stats.OrphansDropped.Add(1)
 }
 
 // remove takes an orphan out that is in.
 func (s *orphanage) remove(o *orphan) {
 	delete(s.byID, o.id)
 	s.bytes -= o.size()
+	s.share.Put(o.size())
 	s.ages.Remove(o.age)
 	switch {
 	case o.prev != nil:

@@ -3,6 +3,8 @@ package events
 import (
 	"context"
 	"sync"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 // kind is the type of an item of the queue.
@@ -26,10 +28,11 @@ type item struct {
 	link context.Context
 }
 
-// queue holds what the receiver has for the applier. Payloads are bounded in bytes; when they do not fit, all of them are
-// dropped, and one item records it. Buffers are reused.
+// queue holds what the receiver has for the applier. Payloads are bounded in bytes, and draw on a share; when they do not fit, all of
+// them are dropped, and one item records it. Buffers are reused.
 type queue struct {
 	max   int
+	share *budget.Share
 	stats *Stats
 	wake  chan struct{} // holds a token when there might be items
 
@@ -50,8 +53,8 @@ const (
 // itemBytes is what a message takes in the queue besides its payload.
 const itemBytes = 64
 
-func newQueue(most int, stats *Stats) *queue {
-	return &queue{max: most, stats: stats, wake: make(chan struct{}, 1)}
+func newQueue(most int, share *budget.Share, stats *Stats) *queue {
+	return &queue{max: most, share: share, stats: stats, wake: make(chan struct{}, 1)}
 }
 
 // up queues a new connection.
@@ -66,7 +69,7 @@ func (q *queue) up(link context.Context, n uint64) {
 func (q *queue) message(seq uint64, payload []byte) {
 	q.mu.Lock()
 	need := len(payload) + itemBytes
-	if q.bytes+need > q.max {
+	if q.bytes+need > q.max || !q.share.Take(need) {
 		q.overflow(arrival{seq, proofOf(payload)})
 	} else {
 		q.bytes += need
@@ -89,6 +92,7 @@ func (q *queue) overflow(last arrival) {
 	}
 	clear(q.items[len(kept):])
 	kept = append(kept, item{kind: kindOverflow, arrived: last})
+	q.share.Put(q.bytes)
 	q.items, q.head, q.bytes = kept, 0, 0
 }
 
@@ -119,9 +123,10 @@ func (q *queue) take() (it item, ok bool) {
 
 // giveBack takes the buffer of an item that was applied.
 func (q *queue) giveBack(it item) {
-	if cap(it.payload) == 0 {
+	if it.kind != kindMessage {
 		return
 	}
+	q.share.Put(len(it.payload) + itemBytes)
 	q.mu.Lock()
 	if q.kept+cap(it.payload) <= maxSpareBytes {
 		q.kept += cap(it.payload)

@@ -14,7 +14,7 @@ func TestQueueAgreesWithAList(t *testing.T) {
 		rng := rand.New(rand.NewPCG(n, 5))
 		const most = 3000
 		var stats Stats
-		q := newQueue(most, &stats)
+		q := newQueue(most, nil, &stats)
 		var list []item
 		held := 0
 		for step := range 3000 {
@@ -64,7 +64,7 @@ func TestQueueAgreesWithAList(t *testing.T) {
 }
 
 func TestQueueAllocatesNothingInPassing(t *testing.T) {
-	q := newQueue(1<<20, &Stats{})
+	q := newQueue(1<<20, nil, &Stats{})
 	payload := make([]byte, 2048)
 	pass := func() {
 		for range 10 {
@@ -83,7 +83,7 @@ func TestQueueAllocatesNothingInPassing(t *testing.T) {
 
 // After a flood a queue keeps little: there is one for each endpoint.
 func TestQueueGivesMemoryBack(t *testing.T) {
-	q := newQueue(16<<20, &Stats{})
+	q := newQueue(16<<20, nil, &Stats{})
 	for range 4000 {
 		q.message(1, make([]byte, 2048))
 	}

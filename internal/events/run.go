@@ -25,7 +25,10 @@ func startStream(feed Feed, cfg *Config) *run {
 
 // stop ends both goroutines; wait waits until they have ended.
 func (r *run) stop() { r.cancel() }
-func (r *run) wait() { r.workers.Wait() }
+func (r *run) wait() {
+	r.workers.Wait()
+	r.Close()
+}
 
 // source is the transport of the endpoint's messages.
 func (r *run) source() Subscriber {

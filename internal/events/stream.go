@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/logging"
@@ -29,6 +30,8 @@ type Stream struct {
 	log   logr.Logger
 	stats Stats
 	queue *queue
+	// share is what all parts of the stream draw on.
+	share *budget.Share
 
 	// ups counts connections made, seen is the last that the applier has begun; link is whether there is one now.
 	ups, seen atomic.Uint64
@@ -40,6 +43,7 @@ type Stream struct {
 
 	decoder Decoder
 	batch   kvevent.Batch
+	drawn   int // bytes taken of share for batch
 	sink    Sink
 	up      context.Context // ends with the connection
 	// expected is the next sequence number, once known is true, and since that of the first batch applied; 0 where an
@@ -82,11 +86,12 @@ func NewStream(feed Feed, c Config) *Stream {
 }
 
 func newStream(feed Feed, cfg *Config) *Stream {
-	s := &Stream{feed: feed, cfg: cfg, decoder: cfg.NewDecoder(feed.Engine), pause: cfg.MinResync}
+	s := &Stream{feed: feed, cfg: cfg, share: cfg.Room.Share(ownBytes), pause: cfg.MinResync}
+	s.newDecoder()
 	s.log = cfg.Log.WithValues("endpoint", feed.Endpoint.ID.String(), "pod", feed.Endpoint.Pod)
-	s.queue = newQueue(cfg.QueueBytes, &s.stats)
+	s.queue = newQueue(cfg.QueueBytes, s.share, &s.stats)
 	if s.sink = feed.Sink; s.sink == nil {
-		s.sink = &sizer{mirror: newMirror(&s.feed, cfg, &s.stats)}
+		s.sink = &sizer{mirror: newMirror(&s.feed, cfg, s.share, &s.stats)}
 	}
 	s.known, s.expected, s.proof = feed.Resume.Known, feed.Resume.Next, feed.Resume.Proof
 	s.state.Store(int32(feed.Resume.State))
@@ -299,19 +304,51 @@ func (s *Stream) message(seq uint64, payload []byte) {
 // that an event of a known kind in it cannot.
 func (s *Stream) applyBatch(payload []byte) (whole bool) {
 	s.proof = proofOf(payload)
+	defer s.trim()
 	applying := false
 	if s.caught("Applying an event batch panicked", func() { whole = s.decodeBatch(payload, &applying) }, func() []any {
 		return []any{"batch", s.expected - 1, "bytes", len(payload), "checksum", crc32.Checksum(payload, proofTable)}
 	}) == nil {
 		return whole
 	}
-	s.decoder, s.batch = s.cfg.NewDecoder(s.feed.Engine), kvevent.Batch{}
+	s.newDecoder()
+	s.dropBatch()
 	if applying { // half of it, perhaps: nothing that the sink holds is certain
 		_ = s.caught("Forgetting blocks panicked", func() { s.clear(false) }, nil)
 	}
 	s.setState(Degraded)
 	return false
 }
+
+// newDecoder makes a decoder whose batches draw on the share.
+func (s *Stream) newDecoder() {
+	s.decoder = s.cfg.NewDecoder(s.feed.Engine)
+	s.decoder.Limit(func(bytes int) bool {
+		if !s.share.Take(bytes) {
+			return false
+		}
+		s.drawn += bytes
+		return true
+	})
+}
+
+// maxKeptBatch is how many bytes of a batch's buffers are kept for the next one.
+const maxKeptBatch = 1 << 20
+
+// trim drops the buffers of a large batch.
+func (s *Stream) trim() {
+	if s.drawn > maxKeptBatch {
+		s.dropBatch()
+	}
+}
+
+func (s *Stream) dropBatch() {
+	s.share.Put(s.drawn)
+	s.batch, s.drawn = kvevent.Batch{}, 0
+}
+
+// Close gives back what the stream holds of Config.Room. Nothing of it can be called any more.
+func (s *Stream) Close() { s.share.Close() }
 
 // panicLogPause is the least time between two logged panics of a stream: the same batch can arrive again and again.
 const panicLogPause = time.Minute

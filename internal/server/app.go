@@ -56,7 +56,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 	a.plan = ownPlan()
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
 	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "tokens", a.plan.tokens,
-		"peers", a.plan.peers, "connections", a.plan.connections, "requests", a.plan.requests)
+		"peers", a.plan.peers, "events", a.plan.events, "connections", a.plan.connections, "requests", a.plan.requests)
 	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
@@ -70,10 +70,10 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		choosing.Decisions = decisions
 	}
 	a.picker = picker.New(choosing)
-	a.dialIn = newDialIn(o.eventsAddress, log.WithName("events"))
-	a.streams = events.New(events.Config{Source: zmtp.EventSource{}, Reception: a.dialIn.reception, Join: cachesync.Join,
-		Changed: a.restless.ring,
-		Log:     log.WithName("events")})
+	room := budget.NewRoom(a.plan.events)
+	a.dialIn = newDialIn(o.eventsAddress, room, log.WithName("events"))
+	a.streams = events.New(events.Config{Source: zmtp.EventSource{Config: zmtp.Config{Room: room}}, Reception: a.dialIn.reception,
+		Join: cachesync.Join, Room: room, Changed: a.restless.ring, Log: log.WithName("events")})
 	a.library = a.newLibrary()
 	a.tokens = tokencheck.New(tokencheck.Config{
 		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, CacheBytes: a.plan.tokens,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
@@ -25,6 +26,7 @@ type dialIn struct {
 	host      string
 	port      int
 	reception *events.Reception
+	room      *budget.Room // for what publishers send
 	log       logr.Logger
 
 	mu     sync.Mutex
@@ -39,10 +41,10 @@ type rankListener struct {
 	workers sync.WaitGroup
 }
 
-func newDialIn(address string, log logr.Logger) *dialIn {
+func newDialIn(address string, room *budget.Room, log logr.Logger) *dialIn {
 	host, port, _ := splitAddress(address) // the flag's check has passed
 	return &dialIn{
-		address: address, host: host, port: port, reception: events.NewReception(log), log: log,
+		address: address, host: host, port: port, reception: events.NewReception(log), room: room, log: log,
 		open: map[int]*rankListener{}, failed: map[int]error{},
 	}
 }
@@ -106,7 +108,7 @@ func (d *dialIn) listen(ctx context.Context, l *rankListener, rank int) {
 	if port != 0 {
 		port += rank
 	}
-	config := zmtp.Config{Allow: d.reception.Allow}
+	config := zmtp.Config{Allow: d.reception.Allow, Room: d.room}
 	for {
 		listener, err := config.ListenSub(net.JoinHostPort(d.host, strconv.Itoa(port)))
 		d.settled(rank, listener, err)

@@ -122,7 +122,7 @@ func completionOf(n int) string {
 // so that they connect to the picker that takes its place.
 func TestADrainingPickerLetsItsEnginesGo(t *testing.T) {
 	t.Parallel()
-	d := newDialIn("127.0.0.1:0", logr.Discard())
+	d := newDialIn("127.0.0.1:0", nil, logr.Discard())
 	d.set(map[int]bool{0: true, 1: true})
 	d.close()
 	d.set(map[int]bool{0: true, 1: true})

@@ -17,8 +17,9 @@ type plan struct {
 	// limit is the container's memory in bytes; 0 where it has none.
 	limit int64
 	// clients is what clients can make the picker hold, index what the blocks of all pools can take; 0 for as much as the
-	// pools set. tokens is what is remembered of the prompts of all pools, peers what other replicas can make the picker assume.
-	clients, index, tokens, peers int64
+	// pools set. tokens is what is remembered of the prompts of all pools, peers what other replicas can make the picker assume, and
+	// events what engines can make it hold beside the index.
+	clients, index, tokens, peers, events int64
 	// connections of clients to the proxy, gateways those of gateways, and reports those of reporters, replicas and operators.
 	connections, gateways, reports int
 	// requests of the proxy under way, which have a connection to an engine each, and its idle connections to engines.
@@ -28,12 +29,12 @@ type plan struct {
 }
 
 const (
-	// clientShare, indexShare, tokenShare and peerShare of a container's limit are for clients, the index, remembered prompts, and
-	// assumptions of other replicas. The rest is for the process itself, tokenizers, event streams, and for garbage that is not collected
-	// yet.
-	clientShare, indexShare, tokenShare, peerShare = 0.25, 0.3, 0.1, 0.05
-	// unlimitedClients, unlimitedTokens and unlimitedPeers are for them where there is no limit.
-	unlimitedClients, unlimitedTokens, unlimitedPeers = 1 << 30, 128 << 20, 128 << 20
+	// clientShare, indexShare, tokenShare, peerShare and eventShare of a container's limit are for clients, the index, remembered prompts,
+	// assumptions of other replicas, and messages of engines. The rest is for the process itself, tokenizers, and for garbage that is not
+	// collected yet.
+	clientShare, indexShare, tokenShare, peerShare, eventShare = 0.25, 0.25, 0.1, 0.05, 0.1
+	// unlimitedClients, unlimitedTokens, unlimitedPeers and unlimitedEvents are for them where there is no limit.
+	unlimitedClients, unlimitedTokens, unlimitedPeers, unlimitedEvents = 1 << 30, 128 << 20, 128 << 20, 256 << 20
 	// mostTokens are about 20 million tokens. More are not worth the time of the garbage collector.
 	mostTokens = 256 << 20
 	// collectShare of the limit is where the collector begins to work harder, unless GOMEMLIMIT is set.
@@ -48,10 +49,12 @@ const (
 
 // newPlan divides a limit of memory, 0 for none, and a number of descriptors.
 func newPlan(limit int64, descriptors uint64) plan {
-	p := plan{limit: limit, clients: unlimitedClients, tokens: unlimitedTokens, peers: unlimitedPeers, descriptors: descriptors}
+	p := plan{limit: limit, clients: unlimitedClients, tokens: unlimitedTokens, peers: unlimitedPeers, events: unlimitedEvents,
+		descriptors: descriptors}
 	if limit > 0 {
 		of := func(share float64) int64 { return int64(share * float64(limit)) }
 		p.clients, p.index, p.tokens, p.peers = of(clientShare), of(indexShare), min(of(tokenShare), mostTokens), of(peerShare)
+		p.events = of(eventShare)
 	}
 	free := int(min(descriptors, math.MaxInt32)) - keptDescriptors
 	p.connections = max(16, min(mostConnections, free*3/8))

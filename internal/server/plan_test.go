@@ -11,7 +11,7 @@ import (
 func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 	for _, limit := range []int64{512 << 20, 1 << 30, 2 << 30} {
 		p := newPlan(limit, 1<<20)
-		if rest := limit - p.clients - p.index - p.tokens - p.peers; rest < limit*3/10-3 || p.clients < limit/5 || p.tokens < limit/12 {
+		if rest := limit - p.clients - p.index - p.tokens - p.peers; rest < limit*3/10-3 || rest-p.events < limit/5 || p.events < limit/12 || p.clients < limit/5 || p.tokens < limit/12 {
 			t.Errorf("of %d: %+v", limit, p)
 		}
 		specs := []picker.Spec{{IndexMemory: 1 << 30}, {IndexMemory: 3 << 30}}

@@ -23,6 +23,7 @@ package vllm
 
 import (
 	"errors"
+	"reflect"
 
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
@@ -33,11 +34,17 @@ var ErrMalformed = errors.New("malformed event batch")
 // ErrLayout means that a payload is MessagePack but no event batch in any known layout.
 var ErrLayout = errors.New("unknown layout of event batch")
 
+// ErrRoom means that there is no room for what a payload takes when it is decoded.
+var ErrRoom = errors.New("no room for event batch")
+
 // Interned strings: more of them, or longer ones, are allocated again each time.
 const (
 	maxInterned      = 1024
 	maxInternedBytes = 256
 )
+
+// What a batch's buffers take for each event and item, in bytes.
+var eventBytes, itemBytes = int(reflect.TypeFor[kvevent.Event]().Size()), int(reflect.TypeFor[kvevent.Item]().Size())
 
 // Decoder decodes the event batches of one endpoint. It remembers the strings it has seen, so that engines which
 // repeat themselves cost no allocation. A Decoder is for one goroutine at a time.
@@ -46,6 +53,9 @@ type Decoder struct {
 	names   map[string]string
 	scratch []byte
 	raw     *Raw // to be filled too; nil but in DecodeRaw
+	// take reports whether a batch's buffers can have so many more bytes; nil for always. full: they could not.
+	take func(bytes int) bool
+	full bool
 }
 
 // NewDecoder returns a decoder for an engine: "VLLM" or "SGLang", which differ in position 7 of BlockStored. Any
@@ -54,16 +64,32 @@ func NewDecoder(engine string) *Decoder {
 	return &Decoder{sglang: engine == "SGLang", names: make(map[string]string)}
 }
 
+// Limit makes Decode fail with ErrRoom if take reports that there is no room for so many more bytes of a batch's buffers. A payload
+// can take 20 times its size.
+func (d *Decoder) Limit(take func(bytes int) bool) { d.take = take }
+
+// room asks for more bytes of a batch's buffers.
+func (d *Decoder) room(bytes int) bool {
+	if d.take != nil && bytes > 0 && !d.take(bytes) {
+		d.full = true
+	}
+	return !d.full
+}
+
 // Decode reads one payload into b, whose slices are reused. Nothing in b refers to payload afterwards.
 //
 // Events with an unknown tag, events that cannot be decoded although their extent is known, and unknown fields are skipped
-// and counted in b.Skipped; those events whose tag is known in b.Unread, too. An error wraps ErrMalformed or ErrLayout and
+// and counted in b.Skipped; those events whose tag is known in b.Unread, too. An error wraps ErrMalformed, ErrLayout or ErrRoom and
 // means that nothing of the payload must be applied; b then holds no events.
 func (d *Decoder) Decode(payload []byte, b *kvevent.Batch) error {
 	b.Time, b.Rank, b.Skipped, b.Unread, b.Events = 0, -1, 0, 0, b.Events[:0]
+	d.full = false
 	r := reader{data: payload}
 	if !d.batch(&r, b) {
 		b.Unread, b.Events = 0, b.Events[:0]
+		if d.full {
+			return ErrRoom
+		}
 		if whole := (reader{data: payload}); whole.skip() {
 			return ErrLayout
 		}
@@ -146,6 +172,9 @@ func (d *Decoder) events(r *reader, b *kvevent.Batch) bool {
 		if d.event(r, b) {
 			continue
 		}
+		if d.full {
+			return false
+		}
 		r.at, b.Skipped = start, skipped
 		if !unknown(r, b, 1) {
 			return false
@@ -159,7 +188,10 @@ func (d *Decoder) events(r *reader, b *kvevent.Batch) bool {
 
 // event reads one event into the next slot of b. On false the slot was not taken.
 func (d *Decoder) event(r *reader, b *kvevent.Batch) bool {
-	e := nextEvent(b)
+	e := d.nextEvent(b)
+	if e == nil {
+		return false
+	}
 	if d.raw != nil {
 		d.raw.next(len(b.Events) - 1)
 	}
@@ -171,14 +203,17 @@ func (d *Decoder) event(r *reader, b *kvevent.Batch) bool {
 	return true
 }
 
-// nextEvent takes the next slot of b.Events, emptied, with the buffers that an earlier batch left in it.
-func nextEvent(b *kvevent.Batch) *kvevent.Event {
+// nextEvent takes the next slot of b.Events, emptied, with the buffers that an earlier batch left in it; nil without room.
+func (d *Decoder) nextEvent(b *kvevent.Batch) *kvevent.Event {
 	n := len(b.Events)
-	if n < cap(b.Events) {
-		b.Events = b.Events[:n+1]
-	} else {
-		b.Events = append(b.Events, kvevent.Event{})
+	if n == cap(b.Events) {
+		more := max(4, n/2)
+		if !d.room(more * eventBytes) {
+			return nil
+		}
+		b.Events = append(make([]kvevent.Event, 0, n+more), b.Events...)
 	}
+	b.Events = b.Events[:n+1]
 	e := &b.Events[n]
 	*e = kvevent.Event{Hashes: e.Hashes[:0], Tokens: e.Tokens[:0], Items: e.Items[:0]}
 	return e
@@ -195,13 +230,16 @@ func unknown(r *reader, b *kvevent.Batch, n int) bool {
 	return true
 }
 
-// name returns b as a string, the same one as last time where it can.
+// name returns b as a string, the same one as last time where it can. It is empty without room.
 func (d *Decoder) name(b []byte) string {
 	if len(b) == 0 {
 		return ""
 	}
 	if s, ok := d.names[string(b)]; ok {
 		return s
+	}
+	if len(b) > maxInternedBytes && !d.room(len(b)) {
+		return ""
 	}
 	s := string(b)
 	if len(b) > maxInternedBytes {

@@ -117,7 +117,7 @@ func (d *Decoder) storedAt(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fie
 	case 2:
 		return d.parent(r, e)
 	case 3:
-		return tokens(r, e)
+		return d.tokens(r, e)
 	case 4:
 		return blockSize(r, e)
 	case 5:
@@ -169,7 +169,7 @@ func (d *Decoder) keyed(r *reader, b *kvevent.Batch, e *kvevent.Event, f *fields
 	case "parent_block_hash":
 		return d.parent(r, e)
 	case "token_ids":
-		return tokens(r, e)
+		return d.tokens(r, e)
 	case "block_size":
 		return blockSize(r, e)
 	case "lora_id":
@@ -208,7 +208,7 @@ func (d *Decoder) finish(b *kvevent.Batch, e *kvevent.Event, f *fields) bool {
 		}
 		f.rule(e)
 		d.identity(b, e, f)
-		return true
+		return !d.full
 	case kvevent.Removed:
 		// Only the fields of a removal, in case a map has more.
 		*e = kvevent.Event{Kind: e.Kind, Hashes: e.Hashes, Tokens: e.Tokens[:0], Items: e.Items, Medium: e.Medium, Group: e.Group}
@@ -239,7 +239,9 @@ func (d *Decoder) hashes(r *reader, e *kvevent.Event, f *fields) bool {
 	if !ok {
 		return false
 	}
-	f.hashes = true
+	if f.hashes = true; !d.room(8 * (n - cap(e.Hashes))) {
+		return false
+	}
 	e.Hashes = slices.Grow(e.Hashes[:0], n)
 	start := *r
 	for range n {
@@ -273,13 +275,16 @@ func (d *Decoder) parent(r *reader, e *kvevent.Event) bool {
 
 // tokens reads token ids, nearly all of the bytes of an event. The loop knows the forms that an engine sends; the
 // rest goes the general way.
-func tokens(r *reader, e *kvevent.Event) bool {
+func (d *Decoder) tokens(r *reader, e *kvevent.Event) bool {
 	e.Tokens = e.Tokens[:0]
 	if r.isNil() {
 		return true
 	}
 	n, ok := r.array()
 	if !ok {
+		return false
+	}
+	if !d.room(4 * (n - cap(e.Tokens))) {
 		return false
 	}
 	out := slices.Grow(e.Tokens, n)[:n]

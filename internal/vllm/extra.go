@@ -67,6 +67,9 @@ func (d *Decoder) identity(b *kvevent.Batch, e *kvevent.Event, f *fields) {
 func (d *Decoder) blockKeys(r *reader, b *kvevent.Batch, e *kvevent.Event, block, n int) {
 	salt := -1 // index into e.Items of what might be the salt
 	for i := range n {
+		if d.full {
+			return
+		}
 		if r.isNil() {
 			continue
 		}
@@ -78,27 +81,39 @@ func (d *Decoder) blockKeys(r *reader, b *kvevent.Batch, e *kvevent.Event, block
 			if block == 0 && !e.HasParent {
 				salt = len(e.Items)
 			}
-			e.Items = append(e.Items, kvevent.Item{Block: block, Key: d.name(s)})
+			d.item(e, kvevent.Item{Block: block, Key: d.name(s)})
 			continue
 		}
 		if digest, ok := r.bin(); ok {
-			e.Items = append(e.Items, kvevent.Item{Block: block, Key: d.hex(digest)})
+			d.item(e, kvevent.Item{Block: block, Key: d.hex(digest)})
 			continue
 		}
 		r.at = start
 		if item, ok := d.pair(r); ok {
 			item.Block = block
-			e.Items = append(e.Items, item)
+			d.item(e, item)
 			continue
 		}
 		r.at = start
 		e.Unkeyed = true
 		unknown(r, b, 1)
 	}
-	if salt >= 0 {
+	if salt >= 0 && salt < len(e.Items) {
 		e.Salt = e.Items[salt].Key
 		e.Items = append(e.Items[:salt], e.Items[salt+1:]...)
 	}
+}
+
+// item adds an item, if there is room.
+func (d *Decoder) item(e *kvevent.Event, item kvevent.Item) {
+	if n := len(e.Items); n == cap(e.Items) {
+		more := max(4, n/2)
+		if !d.room(more * itemBytes) {
+			return
+		}
+		e.Items = append(make([]kvevent.Item, 0, n+more), e.Items...)
+	}
+	e.Items = append(e.Items, item)
 }
 
 // pair reads an (identifier, offset) tuple.
@@ -120,6 +135,12 @@ func (d *Decoder) pair(r *reader) (kvevent.Item, bool) {
 
 // hex is name for bytes, in hexadecimal digits.
 func (d *Decoder) hex(b []byte) string {
+	if 2*len(b) > maxInternedBytes {
+		if !d.room(2 * len(b)) {
+			return ""
+		}
+		return hex.EncodeToString(b)
+	}
 	d.scratch = hex.AppendEncode(d.scratch[:0], b)
 	return d.name(d.scratch)
 }

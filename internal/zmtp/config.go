@@ -5,6 +5,8 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 // Defaults of Config.
@@ -30,6 +32,8 @@ const (
 	// growStep is how many bytes are taken at once for a frame that is still arriving, and the largest buffer that
 	// is kept for the next message.
 	growStep = 1 << 20
+	// ownBytes of the buffers of each connection are outside of Config.Room.
+	ownBytes = 128 << 10
 )
 
 // Errors that callers distinguish.
@@ -55,6 +59,9 @@ type Message = [][]byte
 type Config struct {
 	// MaxFrame and MaxMessage are the largest frame and the largest sum of a message's frames received, in bytes.
 	MaxFrame, MaxMessage int
+	// Room bounds the buffers for received frames of all connections together, except for 128 KiB of each; nil for no bound. A
+	// connection without room for a frame ends with ErrLimit.
+	Room *budget.Room
 	// MaxFrames is the most frames in a message.
 	MaxFrames int
 	// MaxPeers is the most connections a listener serves; further ones are closed.

@@ -62,10 +62,10 @@ func (c Config) handshake(ctx context.Context, nc net.Conn, socketType string) (
 	defer release()
 	p := &pulse{Conn: nc, timeout: c.HeartbeatTimeout}
 	k := &conn{nc: nc, cfg: c, pulse: p, peer: nc.RemoteAddr().String(), ctx: ctx, done: make(chan struct{})}
-	k.in = reader{br: bufio.NewReaderSize(p, 64<<10), cfg: c, command: k.command}
+	k.in = reader{br: bufio.NewReaderSize(p, 64<<10), cfg: c, command: k.command, share: c.Room.Share(ownBytes)}
 	k.pong = func(data []byte) error { return k.write(encodeCommand(cmdPong, data)) }
 	if err := k.shake(socketType); err != nil {
-		_ = nc.Close()
+		k.close()
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -124,10 +124,11 @@ func (k *conn) ready(socketType string) error {
 	if flags&flagCommand == 0 || n > maxCommand {
 		return fmt.Errorf("%w: a frame of %d bytes with flags %#x instead of READY", ErrMalformed, n, flags)
 	}
-	body, err := k.in.body(nil, n)
+	body, err := k.in.body(k.in.cmd, n)
 	if err != nil {
 		return fmt.Errorf("reading READY: %w", err)
 	}
+	k.in.cmd = body
 	name, data, err := parseCommand(body)
 	if err != nil {
 		return err
@@ -269,6 +270,7 @@ func (k *conn) close() {
 	k.closed = true
 	close(k.done)
 	_ = k.nc.Close()
+	k.in.share.Close()
 	if k.release != nil {
 		k.release()
 	}

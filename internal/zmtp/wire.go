@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 // Socket types as they appear in READY.
@@ -181,22 +183,27 @@ func peerError(data []byte) error {
 	return fmt.Errorf("%w: ERROR %q", ErrPeer, reason[:min(len(reason), 255)])
 }
 
-// reader takes frames from a stream. Its buffers are used again for every message.
+// reader takes frames from a stream. Its buffers are used again for every message, and draw on a share.
 type reader struct {
 	br  *bufio.Reader
 	cfg Config
 	// command receives the body of every command before or inside a message. Publishers with heartbeats put PING between
 	// the frames of a message.
 	command func(body []byte) error
+	share   *budget.Share
 
 	frames  Message
+	large   int      // bytes of frames whose buffers are not kept
 	buffers [][]byte // of frames, by position; none is larger than growStep
 	cmd     []byte
 }
 
 // next returns the next message. At the end of the stream between messages the error is io.EOF.
 func (r *reader) next() (Message, error) {
+	clear(r.frames)
 	r.frames = r.frames[:0]
+	r.share.Put(r.large)
+	r.large = 0
 	total := 0
 	for {
 		flags, n, err := r.header()
@@ -237,8 +244,9 @@ func (r *reader) frame(n uint64) ([]byte, error) {
 		r.buffers = append(r.buffers, nil)
 	}
 	body, err := r.body(r.buffers[i], n)
-	if cap(body) <= growStep {
-		r.buffers[i] = body
+	if r.buffers[i] = body; cap(body) > growStep {
+		r.buffers[i] = nil
+		r.large += cap(body)
 	}
 	return body, err
 }
@@ -277,7 +285,7 @@ func (r *reader) header() (flags byte, n uint64, err error) {
 }
 
 // body reads n bytes into buf, which grows as they arrive: at most growStep bytes, or as many as have arrived, are
-// taken ahead of them.
+// taken ahead of them. The share has what buf can hold.
 func (r *reader) body(buf []byte, n uint64) ([]byte, error) {
 	buf = buf[:0]
 	for uint64(len(buf)) < n {
@@ -285,7 +293,11 @@ func (r *reader) body(buf []byte, n uint64) ([]byte, error) {
 		want := n
 		if uint64(cap(buf)) < n {
 			want = min(n, have+max(have, growStep))
-			buf = slices.Grow(buf, int(want-have))
+			room := max(want, min(2*uint64(cap(buf)), growStep))
+			if !r.share.Take(int(room) - cap(buf)) {
+				return buf, fmt.Errorf("%w: no room for a frame of %d bytes", ErrLimit, n)
+			}
+			buf = append(make([]byte, 0, room), buf...)
 		}
 		buf = buf[:want]
 		if _, err := io.ReadFull(r.br, buf[have:]); err != nil {

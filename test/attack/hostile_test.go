@@ -64,6 +64,10 @@ var kinds = map[string]kind{
 	"resets of reports":    {1, func(a *army, ctx context.Context, _ int) { a.resets(ctx, a.at.Reports, inFlightMethod) }},
 	"unknown keys, bodies": {20, (*army).strangers},
 	"huge headers":         {300, (*army).hugeHeader},
+	"empty headers":        {20, (*army).emptyHeaders},
+	"empty changes":        {6, (*army).emptyChanges},
+	"unread pings":         {150, (*army).unreadPings},
+	"prompts of ids":       {3, (*army).promptOfIDs},
 	"requests at once": {6, func(a *army, ctx context.Context, worker int) {
 		a.requestsAtOnce(ctx, worker, a.at.Proxy, "/v1/completions")
 	}},

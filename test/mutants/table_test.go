@@ -174,7 +174,7 @@ var mutants = []mutant{
 	{
 		name: "queues have no bound", peer: "B9",
 		file: "internal/events/queue.go",
-		old:  "	if q.bytes+need > q.max {\n",
+		old:  "	if q.bytes+need > q.max || !q.share.Take(need) {\n",
 		new:  "	if need < 0 {\n",
 		pkg:  "./test/sim", test: simulation,
 	},

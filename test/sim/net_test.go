@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
@@ -107,10 +108,10 @@ func (w *world) newPort(name string, dial func() *engine, feed *events.Feed) *po
 }
 
 // join is what a picker does for engines whose blocks are parts of key blocks.
-func (p *port) join(f *events.Feed, stats *events.Stats) events.Sink {
+func (p *port) join(f *events.Feed, stats *events.Stats, share *budget.Share) events.Sink {
 	p.joined = true
 	p.w.count("mirror in the picker's process")
-	return cachesync.Join(f, stats)
+	return cachesync.Join(f, stats, share)
 }
 
 // logger writes what a stream logs into the trace, if there is one.

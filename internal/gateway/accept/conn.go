@@ -46,7 +46,7 @@ const (
 //	the handler has ended   -> nothing
 //
 // Requests of HTTP/2 share the connection, and their frames are read in pieces of bounded size, so that Begin alone counts. In both,
-// headers with many fields are read slowly.
+// headers with many fields are read slowly, and so are many light frames.
 type Conn struct {
 	net.Conn
 	leave   func()
@@ -59,6 +59,7 @@ type Conn struct {
 	// What follows is of the goroutine that reads. matched is how much of the preface was read, -1 in HTTP/1.
 	matched int
 	counter counter
+	light   light
 	pacer   *pacer // of its address
 	all     *pacer
 	unread  float64   // frames that were read while a write waited, as far as they count
@@ -81,20 +82,24 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if !room {
 		return 0, errNoRoom
 	}
-	before := c.counter.frames
-	if !c.pay(beyond + c.counter.count(c.frames(p[:n]))) {
+	read := c.counter.count(c.frames(p[:n]))
+	written := 0
+	if read.frames > 0 {
+		written = int(c.written.Swap(0))
+	}
+	if !c.pay(beyond + read.beyond + c.light.cost(read.light+read.short, read.requests, written)) {
 		return 0, errManyFields
 	}
-	if frames := c.counter.frames - before; frames > 0 && c.owes(frames) {
+	if read.frames > 0 && c.owes(read.frames, written) {
 		return 0, errUnread
 	}
 	return n, err
 }
 
-// owes counts frames of HTTP/2 that were read, and reports whether too many answers to them can wait.
-func (c *Conn) owes(frames int) bool {
+// owes counts frames of HTTP/2 that were read after so many bytes were written, and reports whether too many answers to them can wait.
+func (c *Conn) owes(frames, written int) bool {
 	waits := c.writing.Load()
-	paid := float64(c.written.Swap(0)) / writtenPerFrame
+	paid := float64(written) / writtenPerFrame
 	if c.unread == 0 && !waits {
 		return false
 	}
@@ -236,7 +241,7 @@ func valuesOf(h http.Header) (n int) {
 }
 
 // Paced is plain, which has what arrives on raw without its encryption: HTTP/2 with headers that are read slowly when they have many
-// fields, as those of LimitHTTP are. raw is of a Listener; another one is not paced.
+// fields, and with light frames, as those of LimitHTTP are. raw is of a Listener; another one is not paced.
 func Paced(raw, plain net.Conn) net.Conn {
 	if c, ok := raw.(*Conn); ok {
 		return &paced{Conn: plain, raw: c}
@@ -251,7 +256,11 @@ type paced struct {
 
 func (p *paced) Read(b []byte) (int, error) {
 	n, err := p.Conn.Read(b)
-	if n > 0 && !p.raw.pay(p.raw.counter.count(p.raw.frames(b[:n]))) {
+	if n == 0 {
+		return n, err
+	}
+	read := p.raw.counter.count(p.raw.frames(b[:n]))
+	if !p.raw.pay(read.beyond + p.raw.light.cost(read.light, read.requests, 0)) { // short messages are usual in gRPC
 		return 0, errManyFields
 	}
 	return n, err

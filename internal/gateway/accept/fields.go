@@ -97,14 +97,15 @@ func (l *lines) count(p []byte) int {
 // Frames of HTTP/2, RFC 9113.
 const (
 	frameHeader       = 9 // bytes before the payload
+	frameData         = 0
 	frameHeaders      = 1
 	frameContinuation = 9
 	flagPadded        = 0x8
 	flagPriority      = 0x20
 )
 
-// counter counts the fields of headers in what a client of HTTP/2 sends, from the first byte after the preface. It decodes no
-// field. The zero value is ready to use.
+// counter counts the fields of headers, and frames, in what a client of HTTP/2 sends, from the first byte after the preface. It decodes
+// no field. The zero value is ready to use.
 type counter struct {
 	header [frameHeader]byte // of the frame
 	got    int               // bytes of it
@@ -115,11 +116,19 @@ type counter struct {
 
 	block  block
 	fields int // of the header so far
-	frames int // begun
+	begun  counted
 }
 
-// count reads what was sent next, and returns the number of fields that are not free.
-func (c *counter) count(p []byte) (beyond int) {
+// counted is what a part of a connection has.
+type counted struct {
+	beyond int // fields of headers that are not free
+	// frames that begin, of which requests begin a header, light ones bring neither that nor data, and short ones little data.
+	frames, requests, light, short int
+}
+
+// count reads what was sent next.
+func (c *counter) count(p []byte) counted {
+	c.begun = counted{}
 	for len(p) > 0 {
 		if c.got < frameHeader {
 			n := copy(c.header[c.got:], p)
@@ -130,7 +139,7 @@ func (c *counter) count(p []byte) (beyond int) {
 			}
 		} else {
 			n := min(len(p), c.payload-c.pos)
-			beyond += c.read(p[:n])
+			c.begun.beyond += c.read(p[:n])
 			c.pos += n
 			p = p[n:]
 		}
@@ -138,14 +147,22 @@ func (c *counter) count(p []byte) (beyond int) {
 			c.got = 0
 		}
 	}
-	return beyond
+	return c.begun
 }
 
 // begin begins a frame.
 func (c *counter) begin() {
 	h := &c.header
-	c.frames++
 	c.payload, c.pos, c.lead, c.padding = int(h[0])<<16|int(h[1])<<8|int(h[2]), 0, 0, 0
+	c.begun.frames++
+	switch {
+	case h[3] == frameHeaders:
+		c.begun.requests++
+	case h[3] != frameData && h[3] != frameContinuation, c.payload == 0:
+		c.begun.light++
+	case h[3] == frameData && c.payload < shortData:
+		c.begun.short++
+	}
 	if h[3] != frameHeaders {
 		return
 	}

@@ -96,7 +96,7 @@ func TestFieldsAreCounted(t *testing.T) {
 		got, rest := 0, s.Bytes()
 		for len(rest) > 0 {
 			n := min(len(rest), 1+rng.IntN(1+rng.IntN(5000)))
-			got += c.count(rest[:n])
+			got += c.count(rest[:n]).beyond
 			rest = rest[n:]
 		}
 		if got != s.beyond {
@@ -111,14 +111,20 @@ func FuzzFields(f *testing.F) {
 	f.Add(append([]byte("\x00\x00\x80\x01\x04\x00\x00\x00\x01"), bytes.Repeat([]byte{0x90}, 128)...), uint8(7))
 	f.Fuzz(func(t *testing.T, p []byte, piece uint8) {
 		var whole, parts counter
-		want, got := whole.count(p), 0
+		want, got := whole.count(p), counted{}
 		for rest := p; len(rest) > 0; {
 			n := min(len(rest), 1+int(piece))
-			got += parts.count(rest[:n])
+			one := parts.count(rest[:n])
+			got.beyond += one.beyond
+			got.frames += one.frames
+			got.requests += one.requests
+			got.light += one.light
+			got.short += one.short
 			rest = rest[n:]
 		}
-		if got != want || want > len(p) || whole != parts {
-			t.Errorf("%d fields as a whole, %d in parts, of %d bytes", want, got, len(p))
+		whole.begun, parts.begun = counted{}, counted{}
+		if got != want || want.beyond > len(p) || whole != parts {
+			t.Errorf("%+v as a whole, %+v in parts, of %d bytes", want, got, len(p))
 		}
 	})
 }
@@ -185,6 +191,15 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 	for id := uint32(1); id < 2*4096; id += 2 {
 		ordinary.request(t, id, FreeFields, 16<<10, table, http2.HeadersFrameParam{})
 	}
+	const frames = freeFrames + (savedFields+4*fieldsPerSecond)/lightFields
+	resets, data := newSent(), newSent()
+	for id := uint32(1); id < 2*(savedFields+4*fieldsPerSecond); id += 2 {
+		resets.request(t, id, 20, 16<<10, table, http2.HeadersFrameParam{})
+		if resets.framer.WriteData(id, true, nil) != nil || resets.framer.WriteRSTStream(id, http2.ErrCodeCancel) != nil ||
+			data.framer.WriteData(1, false, make([]byte, shortData)) != nil {
+			t.Fatal("no frames")
+		}
+	}
 	text := "POST / HTTP/1.1\r\nHost: a\r\n\r\n"
 	many := strings.Repeat("a:\r\n", savedFields+4*fieldsPerSecond)
 	for name, tc := range map[string]struct {
@@ -194,6 +209,11 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 		"many fields":           {[]string{preface + flood.String()}, errManyFields},
 		"a preface in pieces":   {[]string{preface[:3], preface[3:20], preface[20:] + flood.String()[:5], flood.String()[5:]}, errManyFields},
 		"many requests":         {[]string{preface, ordinary.String()}, io.EOF},
+		"many pings":            {[]string{preface, strings.Repeat(string(ping), frames)}, errManyFields},
+		"much short data":       {[]string{preface, strings.Repeat("\x00\x00\x01\x00\x00\x00\x00\x00\x01x", frames)}, errManyFields},
+		"empty continuations":   {[]string{preface, strings.Repeat("\x00\x00\x00\x09\x00\x00\x00\x00\x01", frames)}, errManyFields},
+		"requests with resets":  {[]string{preface, resets.String()}, io.EOF},
+		"much data":             {[]string{preface, data.String()}, io.EOF},
 		"many lines":            {[]string{text[:len(text)-2], many}, errManyFields},
 		"empty lines first":     {[]string{"\r\n\r\n" + text[:len(text)-2], many}, errManyFields},
 		"lines in many pieces":  {[]string{text[:len(text)-2], many[:2], many[2:3], many[3:]}, errManyFields},
@@ -209,7 +229,7 @@ func TestAFloodOfFieldsEndsItsConnection(t *testing.T) {
 			}
 			c := l.admit(s)
 			var err error
-			for buffer := make([]byte, 16<<20); err == nil; {
+			for buffer := make([]byte, 64<<20); err == nil; {
 				_, err = c.Read(buffer)
 			}
 			if !errors.Is(err, tc.want) {
