@@ -454,8 +454,11 @@ type Homes struct {
 	Endpoints []uint64 `protobuf:"fixed64,3,rep,packed,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// Time since the last request of the session was sent.
 	IdleMilliseconds []uint32 `protobuf:"varint,4,rep,packed,name=idle_milliseconds,json=idleMilliseconds,proto3" json:"idle_milliseconds,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Of two homes of a session, the one with the larger stamp replaces the other, and with equal stamps the one with the larger
+	// endpoint. Older pickers send no stamps.
+	Stamps        []uint64 `protobuf:"fixed64,5,rep,packed,name=stamps,proto3" json:"stamps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Homes) Reset() {
@@ -512,6 +515,13 @@ func (x *Homes) GetEndpoints() []uint64 {
 func (x *Homes) GetIdleMilliseconds() []uint32 {
 	if x != nil {
 		return x.IdleMilliseconds
+	}
+	return nil
+}
+
+func (x *Homes) GetStamps() []uint64 {
+	if x != nil {
+		return x.Stamps
 	}
 	return nil
 }
@@ -1018,12 +1028,13 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"mostChunks\x12\x10\n" +
 	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
-	"\x06chunks\x18\a \x03(\x06R\x06chunks\"\x82\x01\n" +
+	"\x06chunks\x18\a \x03(\x06R\x06chunks\"\x9a\x01\n" +
 	"\x05Homes\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1a\n" +
 	"\bsessions\x18\x02 \x03(\x06R\bsessions\x12\x1c\n" +
 	"\tendpoints\x18\x03 \x03(\x06R\tendpoints\x12+\n" +
-	"\x11idle_milliseconds\x18\x04 \x03(\rR\x10idleMilliseconds\"\xca\x01\n" +
+	"\x11idle_milliseconds\x18\x04 \x03(\rR\x10idleMilliseconds\x12\x16\n" +
+	"\x06stamps\x18\x05 \x03(\x06R\x06stamps\"\xca\x01\n" +
 	"\x05Usage\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +

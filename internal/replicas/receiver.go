@@ -141,7 +141,8 @@ func check(u *pb.Update) error {
 	homes := 0
 	for _, h := range u.GetHomes() {
 		n := len(h.GetSessions())
-		if len(h.GetPool()) > maxName || len(h.GetEndpoints()) != n || len(h.GetIdleMilliseconds()) != n {
+		stamps := len(h.GetStamps())
+		if len(h.GetPool()) > maxName || len(h.GetEndpoints()) != n || len(h.GetIdleMilliseconds()) != n || stamps != 0 && stamps != n {
 			return errors.New("homes of no sessions")
 		}
 		homes += n
@@ -219,7 +220,11 @@ func (r *Receiver) takeHomes(now time.Time, u *pb.Update) {
 		}
 		for i, session := range h.GetSessions() {
 			idle := min(maxIdle, time.Duration(h.GetIdleMilliseconds()[i])*time.Millisecond)
-			sessions.Learn(session, h.GetEndpoints()[i], now.Add(-idle))
+			home := routinghistory.Home{Endpoint: h.GetEndpoints()[i], Used: now.Add(-idle)}
+			if len(h.GetStamps()) > 0 {
+				home.Stamp = h.GetStamps()[i]
+			}
+			sessions.Learn(session, home)
 		}
 	}
 }

@@ -148,9 +148,9 @@ func TestEqualNamesDoNoHarm(t *testing.T) {
 				t.Fatalf("seed %d: matches %d of %d chunks", seed, n, len(chain))
 			}
 			seen := map[int32]bool{}
-			for n := m.nodes[0].next; n != 0 && !seen[n]; n = m.nodes[n].next {
+			for n := m.order[0].next; n != 0 && !seen[n]; n = m.order[n].next {
 				seen[n] = true
-				if m.at[m.nodes[n].chunk] != n || m.nodes[m.nodes[n].next].prev != n {
+				if m.at[m.chunks[n]] != n || m.order[m.order[n].next].prev != n {
 					t.Fatalf("seed %d: the order of use is broken after %v", seed, chain)
 				}
 			}
