@@ -276,7 +276,7 @@ func (o *Outbox) take(s *Sender, u *pb.Update, now time.Time) (more bool) {
 		e := &o.events[s.next-o.first]
 		switch {
 		case e.routed != nil:
-			u.Routed = append(u.Routed, e.routed.message())
+			u.Routed = append(u.Routed, e.routed.Message())
 			bytes += e.size()
 		case e.end && e.number < start:
 			u.Withdrawn = append(u.Withdrawn, e.id)
@@ -289,7 +289,8 @@ func (o *Outbox) take(s *Sender, u *pb.Update, now time.Time) (more bool) {
 	return s.next < end
 }
 
-func (r *Routed) message() *pb.Routed {
+// Message is r for peers.
+func (r *Routed) Message() *pb.Routed {
 	chunks := make([]uint64, len(r.Chunks))
 	for i, chunk := range r.Chunks {
 		chunks[i] = uint64(chunk)

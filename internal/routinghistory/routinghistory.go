@@ -1,6 +1,6 @@
 // Package routinghistory remembers what was routed where, for prompts whose tokens, or whose engines' caches, are not known: an
-// endpoint that received a text has probably cached its beginning. It is an estimate: evictions are not reported, other
-// pickers' requests are not seen, and a restart forgets everything.
+// endpoint that received a text has probably cached its beginning. It is an estimate: evictions are not reported. Requests of other
+// pickers are recorded when these send them, and a picker that starts copies what another one remembers.
 //
 // A prompt's text is cut into chunks of a fixed number of bytes, each named by a hash of it and all before it, so that
 // equal names mean equal beginnings. Each endpoint has a Memory of chunks, bounded, which forgets what has not been
@@ -98,9 +98,7 @@ func NewMemory(maxChunks int) *Memory { return &Memory{limit: maxChunks} }
 func (m *Memory) Record(chain []Chunk) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.at == nil {
-		m.at, m.chunks, m.order = map[Chunk]int32{}, make([]Chunk, 1), make(ring, 1)
-	}
+	m.begin()
 	var before, follows int32 // the place of the chunk before; the place that followed it until it was moved
 	for _, chunk := range chain[:min(len(chain), m.limit)] {
 		n := m.order[before].next
@@ -126,6 +124,46 @@ func (m *Memory) Record(chain []Chunk) {
 		}
 		m.order.link(n, before)
 		before = n
+	}
+}
+
+// Recent returns the most recent chunks, at most most of them, the most recent one first.
+func (m *Memory) Recent(most int) []Chunk {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.at) == 0 {
+		return nil
+	}
+	list := make([]Chunk, 0, min(most, len(m.at)))
+	for n := m.order[0].next; n != 0 && len(list) < most; n = m.order[n].next {
+		list = append(list, m.chunks[n])
+	}
+	return list
+}
+
+// Append remembers, as the least recent ones, chunks of Recent of another memory of the endpoint. Known chunks stay where they are,
+// and there is no more than the memory has room for. Parts of such a list are appended in their order.
+func (m *Memory) Append(recent []Chunk) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.begin()
+	for _, chunk := range recent {
+		if len(m.at) >= m.limit {
+			return
+		}
+		if m.at[chunk] == 0 {
+			n := m.place()
+			m.chunks[n] = chunk
+			m.at[chunk] = n
+			m.order.link(n, m.order[0].prev)
+		}
+	}
+}
+
+// begin makes the memory able to hold chunks. mu is held.
+func (m *Memory) begin() {
+	if m.at == nil {
+		m.at, m.chunks, m.order = map[Chunk]int32{}, make([]Chunk, 1), make(ring, 1)
 	}
 }
 
