@@ -167,7 +167,7 @@ func TestACopyOfAMemoryIsAsGood(t *testing.T) {
 		for rest := memory.Recent(most); len(rest) > 0; {
 			n := 1 + r.IntN(len(rest))
 			copied.Append(rest[:n])
-			copied.Append(rest[:n]) // an answer that broke off is repeated
+			copied.Append(rest[:n]) // the answer was aborted, and is repeated
 			rest = rest[n:]
 			if !quiet {
 				route(memory, copied)
