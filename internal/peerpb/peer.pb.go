@@ -444,6 +444,98 @@ func (x *Routed) GetChunks() []uint64 {
 	return nil
 }
 
+// Recall requests what other pickers and the lender itself have routed. A picker sends it when it has just started.
+type Recall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recall) Reset() {
+	*x = Recall{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recall) ProtoMessage() {}
+
+func (x *Recall) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recall.ProtoReflect.Descriptor instead.
+func (*Recall) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{5}
+}
+
+// Recalled is a part of the answer to Recall.
+type Recalled struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Some of the chunks of the texts that an endpoint was sent, the most recent ones first. Further parts continue with older ones.
+	Routed *Routed `protobuf:"bytes,1,opt,name=routed,proto3" json:"routed,omitempty"`
+	// In the last part, which has nothing else: the lender has run for so long that no other picker knows more.
+	Complete      bool `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recalled) Reset() {
+	*x = Recalled{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recalled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recalled) ProtoMessage() {}
+
+func (x *Recalled) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recalled.ProtoReflect.Descriptor instead.
+func (*Recalled) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Recalled) GetRouted() *Routed {
+	if x != nil {
+		return x.Routed
+	}
+	return nil
+}
+
+func (x *Recalled) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
 // Homes are the endpoints of the last request of each session of a pool. The lists have one value for each session.
 type Homes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -454,13 +546,16 @@ type Homes struct {
 	Endpoints []uint64 `protobuf:"fixed64,3,rep,packed,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// Time since the last request of the session was sent.
 	IdleMilliseconds []uint32 `protobuf:"varint,4,rep,packed,name=idle_milliseconds,json=idleMilliseconds,proto3" json:"idle_milliseconds,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Of two homes of a session, the one with the larger stamp replaces the other, and with equal stamps the one with the larger
+	// endpoint. Older pickers send no stamps.
+	Stamps        []uint64 `protobuf:"fixed64,5,rep,packed,name=stamps,proto3" json:"stamps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Homes) Reset() {
 	*x = Homes{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +567,7 @@ func (x *Homes) String() string {
 func (*Homes) ProtoMessage() {}
 
 func (x *Homes) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[5]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +580,7 @@ func (x *Homes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Homes.ProtoReflect.Descriptor instead.
 func (*Homes) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{5}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Homes) GetPool() string {
@@ -516,6 +611,13 @@ func (x *Homes) GetIdleMilliseconds() []uint32 {
 	return nil
 }
 
+func (x *Homes) GetStamps() []uint64 {
+	if x != nil {
+		return x.Stamps
+	}
+	return nil
+}
+
 // Usage is what the picker has admitted for a tenant of a pool since the picker started.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -536,7 +638,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +650,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[6]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +663,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{6}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Usage) GetPool() string {
@@ -636,7 +738,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +750,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[7]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +763,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{7}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Load) GetPool() string {
@@ -748,7 +850,7 @@ type Assumption struct {
 
 func (x *Assumption) Reset() {
 	*x = Assumption{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +862,7 @@ func (x *Assumption) String() string {
 func (*Assumption) ProtoMessage() {}
 
 func (x *Assumption) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[8]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +875,7 @@ func (x *Assumption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assumption.ProtoReflect.Descriptor instead.
 func (*Assumption) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{8}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Assumption) GetId() uint64 {
@@ -848,7 +950,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +962,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +975,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{9}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Want) GetPool() string {
@@ -933,7 +1035,7 @@ type Loan struct {
 
 func (x *Loan) Reset() {
 	*x = Loan{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1047,7 @@ func (x *Loan) String() string {
 func (*Loan) ProtoMessage() {}
 
 func (x *Loan) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1060,7 @@ func (x *Loan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loan.ProtoReflect.Descriptor instead.
 func (*Loan) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{10}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Loan) GetAt() *reportpb.Position {
@@ -1018,12 +1120,17 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"mostChunks\x12\x10\n" +
 	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
-	"\x06chunks\x18\a \x03(\x06R\x06chunks\"\x82\x01\n" +
+	"\x06chunks\x18\a \x03(\x06R\x06chunks\"\b\n" +
+	"\x06Recall\"V\n" +
+	"\bRecalled\x12.\n" +
+	"\x06routed\x18\x01 \x01(\v2\x16.kvasir.peer.v1.RoutedR\x06routed\x12\x1a\n" +
+	"\bcomplete\x18\x02 \x01(\bR\bcomplete\"\x9a\x01\n" +
 	"\x05Homes\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1a\n" +
 	"\bsessions\x18\x02 \x03(\x06R\bsessions\x12\x1c\n" +
 	"\tendpoints\x18\x03 \x03(\x06R\tendpoints\x12+\n" +
-	"\x11idle_milliseconds\x18\x04 \x03(\rR\x10idleMilliseconds\"\xca\x01\n" +
+	"\x11idle_milliseconds\x18\x04 \x03(\rR\x10idleMilliseconds\x12\x16\n" +
+	"\x06stamps\x18\x05 \x03(\x06R\x06stamps\"\xca\x01\n" +
 	"\x05Usage\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -1078,37 +1185,40 @@ func file_internal_peerpb_peer_proto_rawDescGZIP() []byte {
 	return file_internal_peerpb_peer_proto_rawDescData
 }
 
-var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_internal_peerpb_peer_proto_goTypes = []any{
 	(*PeerMessage)(nil),       // 0: kvasir.peer.v1.PeerMessage
 	(*Hello)(nil),             // 1: kvasir.peer.v1.Hello
 	(*Welcome)(nil),           // 2: kvasir.peer.v1.Welcome
 	(*Update)(nil),            // 3: kvasir.peer.v1.Update
 	(*Routed)(nil),            // 4: kvasir.peer.v1.Routed
-	(*Homes)(nil),             // 5: kvasir.peer.v1.Homes
-	(*Usage)(nil),             // 6: kvasir.peer.v1.Usage
-	(*Load)(nil),              // 7: kvasir.peer.v1.Load
-	(*Assumption)(nil),        // 8: kvasir.peer.v1.Assumption
-	(*Want)(nil),              // 9: kvasir.peer.v1.Want
-	(*Loan)(nil),              // 10: kvasir.peer.v1.Loan
-	(*reportpb.Position)(nil), // 11: kvasir.report.v1.Position
-	(*reportpb.Change)(nil),   // 12: kvasir.report.v1.Change
+	(*Recall)(nil),            // 5: kvasir.peer.v1.Recall
+	(*Recalled)(nil),          // 6: kvasir.peer.v1.Recalled
+	(*Homes)(nil),             // 7: kvasir.peer.v1.Homes
+	(*Usage)(nil),             // 8: kvasir.peer.v1.Usage
+	(*Load)(nil),              // 9: kvasir.peer.v1.Load
+	(*Assumption)(nil),        // 10: kvasir.peer.v1.Assumption
+	(*Want)(nil),              // 11: kvasir.peer.v1.Want
+	(*Loan)(nil),              // 12: kvasir.peer.v1.Loan
+	(*reportpb.Position)(nil), // 13: kvasir.report.v1.Position
+	(*reportpb.Change)(nil),   // 14: kvasir.report.v1.Change
 }
 var file_internal_peerpb_peer_proto_depIdxs = []int32{
 	1,  // 0: kvasir.peer.v1.PeerMessage.hello:type_name -> kvasir.peer.v1.Hello
 	3,  // 1: kvasir.peer.v1.PeerMessage.update:type_name -> kvasir.peer.v1.Update
-	7,  // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
-	8,  // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
-	6,  // 4: kvasir.peer.v1.Update.usages:type_name -> kvasir.peer.v1.Usage
-	5,  // 5: kvasir.peer.v1.Update.homes:type_name -> kvasir.peer.v1.Homes
+	9,  // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
+	10, // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
+	8,  // 4: kvasir.peer.v1.Update.usages:type_name -> kvasir.peer.v1.Usage
+	7,  // 5: kvasir.peer.v1.Update.homes:type_name -> kvasir.peer.v1.Homes
 	4,  // 6: kvasir.peer.v1.Update.routed:type_name -> kvasir.peer.v1.Routed
-	11, // 7: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
-	12, // 8: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	4,  // 7: kvasir.peer.v1.Recalled.routed:type_name -> kvasir.peer.v1.Routed
+	13, // 8: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
+	14, // 9: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_internal_peerpb_peer_proto_init() }
@@ -1126,7 +1236,7 @@ func file_internal_peerpb_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_peerpb_peer_proto_rawDesc), len(file_internal_peerpb_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

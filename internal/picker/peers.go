@@ -70,17 +70,55 @@ func (p *Picker) Sessions(pool string) *routinghistory.Sessions {
 
 // Routed implements replicas.Pools: requests of peers count as those of this picker.
 func (p *Picker) Routed(r *replicas.Routed) {
+	for _, m := range p.memoriesOf(r) {
+		m.Record(r.Chunks)
+	}
+}
+
+// Recalled takes what another picker remembers of an endpoint. It is older than all that this one has recorded.
+func (p *Picker) Recalled(r *replicas.Routed) {
+	for _, m := range p.memoriesOf(r) {
+		m.Append(r.Chunks)
+	}
+}
+
+// memoriesOf are those of an endpoint for texts that are cut alike; none if the endpoint or the root is unknown.
+func (p *Picker) memoriesOf(r *replicas.Routed) (list []*routinghistory.Memory) {
 	v := p.named(r.Pool)
 	if v == nil || v.keyID != r.KeyID {
-		return
+		return nil
 	}
 	at := slices.IndexFunc(v.spec.Endpoints, func(e endpoint.Endpoint) bool { return e.ID == r.Endpoint })
 	if at < 0 {
-		return
+		return nil
 	}
 	for i := range v.histories {
 		if h := &v.histories[i]; h.bytes == r.ChunkBytes && h.most == r.MostChunks {
-			h.memories[at].Record(r.Chunks)
+			list = append(list, h.memories[at])
+		}
+	}
+	return list
+}
+
+// Remembered calls f for what was routed to each endpoint of every pool, the most recent chunks first, until f returns false. All
+// together are at most most chunks, and each endpoint has the same share of them.
+func (p *Picker) Remembered(most int, f func(*replicas.Routed) bool) {
+	pools, memories := p.current.Load().pools, 0
+	for _, v := range pools {
+		memories += len(v.histories) * len(v.members)
+	}
+	for _, v := range pools {
+		for i := range v.histories {
+			h := &v.histories[i]
+			for at, m := range h.memories {
+				r := &replicas.Routed{
+					Pool: v.name, Endpoint: v.spec.Endpoints[at].ID, KeyID: v.keyID, ChunkBytes: h.bytes, MostChunks: h.most,
+					Chunks: m.Recent(most / memories),
+				}
+				if len(r.Chunks) > 0 && !f(r) {
+					return
+				}
+			}
 		}
 	}
 }

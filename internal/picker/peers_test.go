@@ -321,6 +321,55 @@ func TestWhatAPeerHasRoutedIsKnown(t *testing.T) {
 	}
 }
 
+// TestAPickerThatStartsRecallsWhatOthersRemember: a text goes to the endpoint that it was sent to before the picker started, under the
+// same root; and what is lent is bounded.
+func TestAPickerThatStartsRecallsWhatOthersRemember(t *testing.T) {
+	const endpoints, texts = 8, 30
+	f := newFleet(t, 2, endpoints, policy.ApproximatePrefix, 0)
+	ask := func(p *Picker, i int) endpoint.ID {
+		text := strings.Repeat(fmt.Sprintf("text %d of many; ", i), 100)
+		d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: fmt.Appendf(nil, `{"model":"m","prompt":%q}`, text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.End(Completed)
+		return d.Targets[0].Endpoint.ID
+	}
+	at := make([]endpoint.ID, texts)
+	for i := range texts {
+		at[i] = ask(f.pickers[0], i)
+	}
+	f.pickers[0].Remembered(1<<20, func(r *replicas.Routed) bool {
+		other := *r
+		other.KeyID = "other"
+		f.pickers[1].Recalled(&other)
+		return true
+	})
+	if n := remembered(f.pickers[1]); n != 0 {
+		t.Errorf("%d chunks of another root are recalled", n)
+	}
+	f.pickers[0].Remembered(1<<20, func(r *replicas.Routed) bool { f.pickers[1].Recalled(r); return true })
+	if got, want := remembered(f.pickers[1]), remembered(f.pickers[0]); got != want || want == 0 {
+		t.Errorf("%d chunks of %d are recalled", got, want)
+	}
+	for i := range texts {
+		if got := ask(f.pickers[1], i); got != at[i] {
+			t.Errorf("text %d goes to %v, was sent to %v", i, got, at[i])
+		}
+	}
+	few, calls := 0, 0
+	f.pickers[0].Remembered(100, func(r *replicas.Routed) bool { few += len(r.Chunks); calls++; return calls < 3 })
+	if few > 100 || calls != 3 {
+		t.Errorf("%d chunks in %d calls, want at most 100 in 3", few, calls)
+	}
+}
+
+// remembered is how many chunks a picker remembers.
+func remembered(p *Picker) (n int) {
+	p.Remembered(1<<30, func(r *replicas.Routed) bool { n += len(r.Chunks); return true })
+	return n
+}
+
 // Reports about an endpoint that a picker does not have are passed over, and accepted once it has the endpoint.
 func TestPeersMaySeeEndpointsEarlier(t *testing.T) {
 	c := newClock()

@@ -11,7 +11,7 @@ import (
 // enough to distinguish conversations that share a system prompt.
 const prefixBlocks = 64
 
-// maxSessions is the most sessions of a pool whose last endpoint is remembered, about 6 MB.
+// maxSessions is the most sessions of a pool whose last endpoint is remembered, about 7 MB.
 const maxSessions = 1 << 16
 
 // sessionKeys are the policy's. Rendezvous on sessions asks for more, in the order of "Routing on Real KV Cache Events":

@@ -19,9 +19,9 @@ import (
 // Chunks are those of the proposal: the prompt's bytes cut every chunkBytes, each named by hash(chunk i) = H(content of
 // chunk i, hash(chunk i-1)) from a root that differs for each model, adapter and cache salt. Endpoints remember the chunks
 // that they were sent, chunksPerEndpoint of them, and forget the least recently sent ones. The caller fills Request.Chunks
-// and Candidate.Routed (package routinghistory has both hash and memory). Requests that other pickers route are not known, nor
-// those before a restart. Text that conversations share counts like their own: if the shared text is longer than maxChunks,
-// all endpoints that ever served one match alike.
+// and Candidate.Routed (package routinghistory has both hash and memory). Requests of other pickers count like
+// the picker's own. Text that conversations share counts like their own: if the shared text is longer than maxChunks, all
+// endpoints that ever served one match alike.
 type approximatePrefix struct{ prefix, queue, kv float64 }
 
 func newApproximatePrefix(c ApproximatePrefixConfig) (Policy, error) {

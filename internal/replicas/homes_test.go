@@ -113,3 +113,80 @@ func TestRoutedTextsReachPeersOnce(t *testing.T) {
 		t.Errorf("of a text of %d chunks, %d requests arrived: want the first %d chunks", 2*MaxKeys, len(got)-1, MaxKeys)
 	}
 }
+
+// TestPickersAgreeOnHomesWhateverTheLinksDo: sessions whose requests meet several pickers at once, over links that lose, double and
+// reorder messages; between these times pickers are killed and start again. Once the links are good again, all pickers have the
+// same home of each session, and it is where the last request went.
+func TestPickersAgreeOnHomesWhateverTheLinksDo(t *testing.T) {
+	const sessions = 40
+	for seed := range uint64(60) {
+		w := newWorld(t, seed, 2+int(seed%3), 1)
+		for round := range 4 {
+			w.loss, w.twice = 0.3*w.rng.Float64(), 0.2
+			w.delay = func() time.Duration { return time.Duration(w.rng.IntN(40_000)) * time.Microsecond }
+			for range 200 {
+				w.put(w.rng.IntN(len(w.pickers)), w.rng.Uint64N(sessions), 1+w.rng.Uint64N(9))
+				w.run(time.Duration(w.rng.IntN(3000)) * time.Microsecond)
+			}
+			w.loss, w.twice = 0, 0
+			w.delay = func() time.Duration { return time.Millisecond }
+			w.run(3 * Beat)
+			for session := range uint64(sessions) {
+				w.expectOneHome(seed, round, session)
+			}
+			last := map[uint64]uint64{}
+			for range 50 {
+				session, endpoint := w.rng.Uint64N(sessions), 1+w.rng.Uint64N(9)
+				w.put(w.rng.IntN(len(w.pickers)), session, endpoint)
+				last[session] = endpoint
+				w.run(2 * Gather)
+			}
+			for session, want := range last {
+				if got := w.expectOneHome(seed, round, session); got != want {
+					t.Fatalf("seed %d, round %d: session %d is at %d, its last request went to %d", seed, round, session, got, want)
+				}
+			}
+			n := w.pickers[w.rng.IntN(len(w.pickers))]
+			n.kill()
+			n.start()
+			w.run(time.Second)
+		}
+	}
+}
+
+// put sends a session's request to an endpoint, by a picker.
+func (w *world) put(picker int, session, endpoint uint64) {
+	l := w.pickers[picker].life
+	l.sessions.Put(session, endpoint, w.now)
+	l.outbox.Changed()
+	l.ring()
+}
+
+// expectOneHome expects all pickers to have the same home of a session, and returns it.
+func (w *world) expectOneHome(seed uint64, round int, session uint64) uint64 {
+	w.t.Helper()
+	first := w.pickers[0].life.sessions.Get(session, w.now)
+	for p, n := range w.pickers {
+		if got := n.life.sessions.Get(session, w.now); got != first {
+			w.t.Fatalf("seed %d, round %d: session %d is at %d for picker 0 and at %d for picker %d", seed, round, session, first, got, p)
+		}
+	}
+	return first
+}
+
+// TestAQuietSessionReachesAPickerThatStarts, though others have had many more requests since than homes are remembered.
+func TestAQuietSessionReachesAPickerThatStarts(t *testing.T) {
+	w := newWorld(t, 1, 2, 1)
+	w.run(time.Second)
+	w.put(0, 1, 5)
+	for i := range uint64(5000) {
+		w.put(0, 2+i%10, 6)
+		w.run(100 * time.Microsecond)
+	}
+	w.pickers[1].kill()
+	w.pickers[1].start()
+	w.run(time.Second)
+	if got := w.pickers[1].life.sessions.Get(1, w.now); got != 5 {
+		t.Errorf("the quiet session is at %d, want 5", got)
+	}
+}

@@ -141,7 +141,8 @@ func check(u *pb.Update) error {
 	homes := 0
 	for _, h := range u.GetHomes() {
 		n := len(h.GetSessions())
-		if len(h.GetPool()) > maxName || len(h.GetEndpoints()) != n || len(h.GetIdleMilliseconds()) != n {
+		stamps := len(h.GetStamps())
+		if len(h.GetPool()) > maxName || len(h.GetEndpoints()) != n || len(h.GetIdleMilliseconds()) != n || stamps != 0 && stamps != n {
 			return errors.New("homes of no sessions")
 		}
 		homes += n
@@ -150,9 +151,8 @@ func check(u *pb.Update) error {
 		return fmt.Errorf("%d sessions in an update", homes)
 	}
 	for _, x := range u.GetRouted() {
-		if len(x.GetPool()) > maxName || len(x.GetPod()) > maxName || x.GetRank() > maxRank || len(x.GetKeyId()) > maxName ||
-			len(x.GetChunks()) > MaxKeys {
-			return errors.New("a request that cannot have been routed")
+		if err := checkRouted(x); err != nil {
+			return err
 		}
 	}
 	for _, a := range u.GetAssumptions() {
@@ -219,7 +219,11 @@ func (r *Receiver) takeHomes(now time.Time, u *pb.Update) {
 		}
 		for i, session := range h.GetSessions() {
 			idle := min(maxIdle, time.Duration(h.GetIdleMilliseconds()[i])*time.Millisecond)
-			sessions.Learn(session, h.GetEndpoints()[i], now.Add(-idle))
+			home := routinghistory.Home{Endpoint: h.GetEndpoints()[i], Used: now.Add(-idle)}
+			if len(h.GetStamps()) > 0 {
+				home.Stamp = h.GetStamps()[i]
+			}
+			sessions.Learn(session, home)
 		}
 	}
 }
@@ -227,14 +231,34 @@ func (r *Receiver) takeHomes(now time.Time, u *pb.Update) {
 // takeRouted passes on which texts went where. mu is held.
 func (r *Receiver) takeRouted(u *pb.Update) {
 	for _, x := range u.GetRouted() {
-		chunks := make([]routinghistory.Chunk, len(x.GetChunks()))
-		for i, chunk := range x.GetChunks() {
-			chunks[i] = routinghistory.Chunk(chunk)
-		}
-		r.inbox.pools.Routed(&Routed{
-			Pool: x.GetPool(), Endpoint: endpoint.ID{Pod: x.GetPod(), Rank: int(x.GetRank())}, KeyID: x.GetKeyId(),
-			ChunkBytes: int(x.GetChunkBytes()), MostChunks: int(x.GetMostChunks()), Chunks: chunks,
-		})
+		r.inbox.pools.Routed(routedOf(x))
+	}
+}
+
+// RoutedOf is what a message says. It fails for one that no picker sends.
+func RoutedOf(x *pb.Routed) (*Routed, error) {
+	if err := checkRouted(x); err != nil {
+		return nil, err
+	}
+	return routedOf(x), nil
+}
+
+func checkRouted(x *pb.Routed) error {
+	if len(x.GetPool()) > maxName || len(x.GetPod()) > maxName || x.GetRank() > maxRank || len(x.GetKeyId()) > maxName ||
+		len(x.GetChunks()) > MaxKeys {
+		return errors.New("a request that cannot have been routed")
+	}
+	return nil
+}
+
+func routedOf(x *pb.Routed) *Routed {
+	chunks := make([]routinghistory.Chunk, len(x.GetChunks()))
+	for i, chunk := range x.GetChunks() {
+		chunks[i] = routinghistory.Chunk(chunk)
+	}
+	return &Routed{
+		Pool: x.GetPool(), Endpoint: endpoint.ID{Pod: x.GetPod(), Rank: int(x.GetRank())}, KeyID: x.GetKeyId(),
+		ChunkBytes: int(x.GetChunkBytes()), MostChunks: int(x.GetMostChunks()), Chunks: chunks,
 	}
 }
 

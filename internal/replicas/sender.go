@@ -49,7 +49,7 @@ type Meters func(f func(pool string, m *tenant.Meters))
 // Homes calls f for every pool (namespace/name): where the requests of its sessions went.
 type Homes func(f func(pool string, s *routinghistory.Sessions))
 
-// maxUsages bounds the tenants in one update, maxHomes the sessions, with about 20 bytes each.
+// maxUsages bounds the tenants in one update, maxHomes the sessions, with about 28 bytes each.
 const (
 	maxUsages = 1024
 	maxHomes  = 4096
@@ -231,9 +231,10 @@ func (s *Sender) addHomes(u *pb.Update, now time.Time) (more bool) {
 			at.rewind()
 		}
 		h := &pb.Homes{Pool: pool}
-		upTo, rest := sessions.Since(at.upTo, at.known, left, now, func(session, endpoint uint64, idle time.Duration) {
-			h.Sessions, h.Endpoints = append(h.Sessions, session), append(h.Endpoints, endpoint)
-			h.IdleMilliseconds = append(h.IdleMilliseconds, uint32(min(idle, maxIdle).Milliseconds()))
+		upTo, rest := sessions.Since(at.upTo, at.known, left, now, func(session uint64, home routinghistory.Home) {
+			idle := min(max(0, now.Sub(home.Used)), maxIdle)
+			h.Sessions, h.Endpoints = append(h.Sessions, session), append(h.Endpoints, home.Endpoint)
+			h.IdleMilliseconds, h.Stamps = append(h.IdleMilliseconds, uint32(idle.Milliseconds())), append(h.Stamps, home.Stamp)
 		})
 		if len(h.Sessions) > 0 {
 			u.Homes = append(u.Homes, h)
@@ -275,7 +276,7 @@ func (o *Outbox) take(s *Sender, u *pb.Update, now time.Time) (more bool) {
 		e := &o.events[s.next-o.first]
 		switch {
 		case e.routed != nil:
-			u.Routed = append(u.Routed, e.routed.message())
+			u.Routed = append(u.Routed, e.routed.Message())
 			bytes += e.size()
 		case e.end && e.number < start:
 			u.Withdrawn = append(u.Withdrawn, e.id)
@@ -288,7 +289,8 @@ func (o *Outbox) take(s *Sender, u *pb.Update, now time.Time) (more bool) {
 	return s.next < end
 }
 
-func (r *Routed) message() *pb.Routed {
+// Message is r for peers.
+func (r *Routed) Message() *pb.Routed {
 	chunks := make([]uint64, len(r.Chunks))
 	for i, chunk := range r.Chunks {
 		chunks[i] = uint64(chunk)

@@ -1,6 +1,6 @@
 // Package routinghistory remembers what was routed where, for prompts whose tokens, or whose engines' caches, are not known: an
-// endpoint that received a text has probably cached its beginning. It is an estimate: evictions are not reported, other
-// pickers' requests are not seen, and a restart forgets everything.
+// endpoint that received a text has probably cached its beginning. It is an estimate: evictions are not reported. Requests of other
+// pickers are recorded when these send them, and a picker that starts copies what another one remembers.
 //
 // A prompt's text is cut into chunks of a fixed number of bytes, each named by a hash of it and all before it, so that
 // equal names mean equal beginnings. Each endpoint has a Memory of chunks, bounded, which forgets what has not been
@@ -81,16 +81,11 @@ func (c *Chain) Chunks() []Chunk { return c.chunks }
 // It never holds a chunk without those before it: every Record makes the entire chain the most recent one, its beginning
 // first, and the least recent chunk is dropped first.
 type Memory struct {
-	mu    sync.Mutex
-	limit int
-	at    map[Chunk]int32
-	nodes []node // a ring around nodes[0], the most recent one behind it
-}
-
-// node is a chunk's place in the order of use.
-type node struct {
-	chunk      Chunk
-	prev, next int32
+	mu     sync.Mutex
+	limit  int
+	at     map[Chunk]int32
+	chunks []Chunk // by place
+	order  ring    // of use, the most recent one first
 }
 
 // NewMemory returns a memory of at most maxChunks chunks.
@@ -103,17 +98,15 @@ func NewMemory(maxChunks int) *Memory { return &Memory{limit: maxChunks} }
 func (m *Memory) Record(chain []Chunk) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.at == nil {
-		m.at, m.nodes = map[Chunk]int32{}, []node{{}}
-	}
-	var before, follows int32 // the node of the chunk before; the node that followed it until it was moved
+	m.begin()
+	var before, follows int32 // the place of the chunk before; the place that followed it until it was moved
 	for _, chunk := range chain[:min(len(chain), m.limit)] {
-		n := m.nodes[before].next
+		n := m.order[before].next
 		switch {
-		case n != 0 && m.nodes[n].chunk == chunk: // in its place already
+		case n != 0 && m.chunks[n] == chunk: // in its place already
 			before = n
 			continue
-		case follows != 0 && m.nodes[follows].chunk == chunk:
+		case follows != 0 && m.chunks[follows] == chunk:
 			n = follows
 		default:
 			n = m.at[chunk]
@@ -121,16 +114,56 @@ func (m *Memory) Record(chain []Chunk) {
 		switch n {
 		case 0:
 			n, follows = m.place(), 0
-			m.nodes[n].chunk = chunk
+			m.chunks[n] = chunk
 			m.at[chunk] = n
 		case before: // two chunks of the same name
 			continue
 		default:
-			follows = m.nodes[n].next
-			m.unlink(n)
+			follows = m.order[n].next
+			m.order.unlink(n)
 		}
-		m.link(n, before)
+		m.order.link(n, before)
 		before = n
+	}
+}
+
+// Recent returns the most recent chunks, at most most of them, the most recent one first.
+func (m *Memory) Recent(most int) []Chunk {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.at) == 0 {
+		return nil
+	}
+	list := make([]Chunk, 0, min(most, len(m.at)))
+	for n := m.order[0].next; n != 0 && len(list) < most; n = m.order[n].next {
+		list = append(list, m.chunks[n])
+	}
+	return list
+}
+
+// Append remembers, as the least recent ones, chunks of Recent of another memory of the endpoint. Known chunks stay where they are,
+// and there is no more than the memory has room for. Parts of such a list are appended in their order.
+func (m *Memory) Append(recent []Chunk) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.begin()
+	for _, chunk := range recent {
+		if len(m.at) >= m.limit {
+			return
+		}
+		if m.at[chunk] == 0 {
+			n := m.place()
+			m.chunks[n] = chunk
+			m.at[chunk] = n
+			m.order.link(n, m.order[0].prev)
+		}
+	}
+}
+
+// begin makes the memory able to hold chunks. mu is held.
+func (m *Memory) begin() {
+	if m.at == nil {
+		m.at, m.chunks, m.order = map[Chunk]int32{}, make([]Chunk, 1), make(ring, 1)
 	}
 }
 
@@ -163,7 +196,7 @@ func (m *Memory) Match(chain []Chunk, guess int) int {
 func (m *Memory) Clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.at, m.nodes = nil, nil
+	m.at, m.chunks, m.order = nil, nil, nil
 }
 
 // Len is the number of chunks held.
@@ -173,26 +206,14 @@ func (m *Memory) Len() int {
 	return len(m.at)
 }
 
-// place finds a node for a new chunk; the least recent one's where there is no room.
+// place finds a place for a new chunk; the least recent one's where there is no room.
 func (m *Memory) place() int32 {
 	if len(m.at) < m.limit {
-		m.nodes = append(m.nodes, node{})
-		return int32(len(m.nodes) - 1) // at most limit
+		m.chunks = append(m.chunks, 0)
+		return m.order.grow()
 	}
-	last := m.nodes[0].prev
-	m.unlink(last)
-	delete(m.at, m.nodes[last].chunk)
+	last := m.order[0].prev
+	m.order.unlink(last)
+	delete(m.at, m.chunks[last])
 	return last
-}
-
-// link places a node behind another one.
-func (m *Memory) link(n, before int32) {
-	next := m.nodes[before].next
-	m.nodes[n].prev, m.nodes[n].next = before, next
-	m.nodes[next].prev, m.nodes[before].next = n, n
-}
-
-func (m *Memory) unlink(n int32) {
-	prev, next := m.nodes[n].prev, m.nodes[n].next
-	m.nodes[prev].next, m.nodes[next].prev = next, prev
 }

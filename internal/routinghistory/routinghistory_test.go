@@ -133,6 +133,67 @@ func TestMemoryIsItsModel(t *testing.T) {
 	}
 }
 
+// TestACopyOfAMemoryIsAsGood: what a replica that starts has copied, in parts and while texts are routed, holds no chunk without those
+// before it; and if nothing was routed meanwhile, it stays the same as the original.
+func TestACopyOfAMemoryIsAsGood(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		limit := 1 + r.IntN(60)
+		memory, copied := NewMemory(limit), NewMemory(limit)
+		before := map[Chunk]Chunk{}
+		chains := [][]Chunk{nil}
+		route := func(to ...*Memory) {
+			c := slices.Clone(chains[r.IntN(len(chains))])
+			c = c[:r.IntN(len(c)+1)]
+			for range r.IntN(12) {
+				next := Chunk(len(before) + 1)
+				if len(c) > 0 {
+					before[next] = c[len(c)-1]
+				} else {
+					before[next] = 0
+				}
+				c = append(c, next)
+			}
+			chains = append(chains, c)
+			for _, m := range to {
+				m.Record(c)
+			}
+		}
+		for range r.IntN(40) {
+			route(memory)
+		}
+		quiet := seed%2 == 0
+		most := 1 + r.IntN(2*limit)
+		for rest := memory.Recent(most); len(rest) > 0; {
+			n := 1 + r.IntN(len(rest))
+			copied.Append(rest[:n])
+			copied.Append(rest[:n]) // the answer was aborted, and is repeated
+			rest = rest[n:]
+			if !quiet {
+				route(memory, copied)
+			}
+		}
+		for range 20 {
+			held := copied.Recent(limit + 1)
+			if len(held) > limit || len(held) != copied.Len() {
+				t.Fatalf("seed %d: holds %d chunks, counts %d, at most %d", seed, len(held), copied.Len(), limit)
+			}
+			for _, c := range held {
+				if b := before[c]; b != 0 && !slices.Contains(held, b) {
+					t.Fatalf("seed %d: holds chunk %d without %d before it", seed, c, b)
+				}
+			}
+			if all := memory.Recent(limit); quiet && !slices.Equal(held, all[:min(len(held), len(all))]) {
+				t.Fatalf("seed %d: holds %v, the original %v", seed, held, all)
+			}
+			route(memory, copied)
+		}
+		if quiet && most >= limit && !slices.Equal(copied.Recent(limit), memory.Recent(limit)) {
+			t.Fatalf("seed %d: %v has become %v", seed, memory.Recent(limit), copied.Recent(limit))
+		}
+	}
+}
+
 // TestEqualNamesDoNoHarm: hashes can collide, within a chain too.
 func TestEqualNamesDoNoHarm(t *testing.T) {
 	for seed := range uint64(200) {
@@ -148,9 +209,9 @@ func TestEqualNamesDoNoHarm(t *testing.T) {
 				t.Fatalf("seed %d: matches %d of %d chunks", seed, n, len(chain))
 			}
 			seen := map[int32]bool{}
-			for n := m.nodes[0].next; n != 0 && !seen[n]; n = m.nodes[n].next {
+			for n := m.order[0].next; n != 0 && !seen[n]; n = m.order[n].next {
 				seen[n] = true
-				if m.at[m.nodes[n].chunk] != n || m.nodes[m.nodes[n].next].prev != n {
+				if m.at[m.chunks[n]] != n || m.order[m.order[n].next].prev != n {
 					t.Fatalf("seed %d: the order of use is broken after %v", seed, chain)
 				}
 			}

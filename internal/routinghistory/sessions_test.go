@@ -30,8 +30,8 @@ func TestSessionsAgainstAPlainModel(t *testing.T) {
 			t.Fatalf("%d sessions in memory, want at most %d", s.Len(), limit)
 		}
 		got, want := s.Get(session, now), model[session]
-		recent := map[uint64]bool{} // the limit/2 sessions used last must be known
-		for i := len(order) - 1; i >= 0 && len(recent) < limit/2; i-- {
+		recent := map[uint64]bool{} // the sessions used last must be known
+		for i := len(order) - 1; i >= 0 && len(recent) < limit; i-- {
 			recent[order[i]] = true
 		}
 		fresh := want.endpoint != 0 && now.Sub(want.at) <= idle
@@ -57,7 +57,7 @@ func TestChangesOfSessionsReachAReplica(t *testing.T) {
 			now = now.Add(time.Duration(1+rng.IntN(1000)) * time.Millisecond)
 			session, endpoint := rng.Uint64N(100), 1+rng.Uint64N(9)
 			if rng.IntN(3) == 0 {
-				from.Learn(session, endpoint, now)
+				from.Learn(session, Home{Endpoint: endpoint, Used: now})
 				learnedLater[session] = !known
 			} else {
 				from.Put(session, endpoint, now)
@@ -67,16 +67,15 @@ func TestChangesOfSessionsReachAReplica(t *testing.T) {
 		for range rng.IntN(1000) {
 			change(true)
 		}
-		first, upTo, sent, puts := from.Changes(), uint64(0), map[uint64]int{}, 0
+		first, upTo, puts := from.Changes(), uint64(0), 0
 		for range 40 {
 			for range rng.IntN(20) {
 				change(false)
 			}
 			before := upTo
 			got := 0
-			upTo, _ = from.Since(upTo, first, 1+rng.IntN(50), now, func(session, endpoint uint64, idle time.Duration) {
-				to.Learn(session, endpoint, now.Add(-idle))
-				sent[session]++
+			upTo, _ = from.Since(upTo, first, 1+rng.IntN(50), now, func(session uint64, h Home) {
+				to.Learn(session, h)
 				got++
 			})
 			puts += got
@@ -85,8 +84,8 @@ func TestChangesOfSessionsReachAReplica(t *testing.T) {
 			}
 		}
 		for more := true; more; {
-			upTo, more = from.Since(upTo, first, 7, now, func(session, endpoint uint64, idle time.Duration) {
-				to.Learn(session, endpoint, now.Add(-idle))
+			upTo, more = from.Since(upTo, first, 7, now, func(session uint64, h Home) {
+				to.Learn(session, h)
 				puts++
 			})
 		}
@@ -116,9 +115,9 @@ func TestFewChangesAreKept(t *testing.T) {
 		s.Put(session, 1, now)
 	}
 	var got []uint64
-	upTo, more := s.Since(0, 0, 1000, now, func(session, _ uint64, _ time.Duration) { got = append(got, session) })
-	if upTo != 10_000 || more || len(got) < limit/2 || got[len(got)-1] != 9999 || len(s.log) > limit {
-		t.Errorf("%d changes, %d sessions, more %v, %d in the log: want the last %d or more", upTo, len(got), more, len(s.log), limit/2)
+	upTo, more := s.Since(0, 0, 1000, now, func(session uint64, _ Home) { got = append(got, session) })
+	if upTo != 10_000 || more || len(got) != limit || got[0] != 10_000-limit || got[limit-1] != 9999 || len(s.homes) > limit+1 {
+		t.Errorf("%d changes, sessions %v, more %v, %d places: want the last %d", upTo, got, more, len(s.homes), limit)
 	}
 }
 
@@ -127,15 +126,98 @@ func TestAnOlderHomeIsNotLearned(t *testing.T) {
 	s := NewSessions(10, time.Minute)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.Put(1, 5, now)
-	s.Learn(1, 6, now)
-	s.Learn(1, 7, now.Add(-time.Second))
+	s.Learn(1, Home{Endpoint: 4, Used: now})
+	s.Learn(1, Home{Endpoint: 7, Used: now.Add(-time.Second)})
 	if got := s.Get(1, now); got != 5 {
 		t.Errorf("home %d, want 5", got)
 	}
-	s.Learn(1, 8, now.Add(time.Second))
+	s.Learn(1, Home{Endpoint: 8, Used: now.Add(time.Second)})
 	if got := s.Get(1, now); got != 8 {
 		t.Errorf("home %d, want 8, which is later", got)
 	}
 	s.Put(2, 5, now)
-	s.Since(0, 9, 9, now.Add(2*time.Minute), func(session, _ uint64, _ time.Duration) { t.Errorf("session %d is idle, and sent", session) })
+	s.Since(0, 9, 9, now.Add(2*time.Minute), func(session uint64, _ Home) { t.Errorf("session %d is idle, and sent", session) })
+}
+
+// TestReplicasKeepTheSameHome of two requests that no replica knew of each other, in whatever order they learn of them, and though their
+// clocks differ. A request after both replaces them, whichever replica it meets.
+func TestReplicasKeepTheSameHome(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 3))
+	for range 1000 {
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		skew := func() time.Duration { return time.Duration(rng.IntN(5)-2) * time.Second }
+		replicas := []*Sessions{NewSessions(10, time.Hour), NewSessions(10, time.Hour), NewSessions(10, time.Hour)}
+		clocks := []time.Duration{skew(), skew(), skew()}
+		var messages []Home
+		put := func(at int, endpoint uint64) {
+			replicas[at].Put(1, endpoint, now.Add(clocks[at]))
+			replicas[at].Since(replicas[at].Changes()-1, 0, 1, now, func(_ uint64, h Home) { messages = append(messages, h) })
+		}
+		deliver := func() {
+			for at, r := range replicas {
+				for _, i := range rng.Perm(2 * len(messages)) { // each twice
+					h := messages[i/2]
+					h.Used = now.Add(clocks[at])
+					r.Learn(1, h)
+				}
+			}
+			messages = nil
+		}
+		for range 4 {
+			for at := range replicas {
+				if rng.IntN(2) == 0 {
+					put(at, 1+rng.Uint64N(5))
+				}
+			}
+			deliver()
+			home := replicas[0].Get(1, now)
+			for at, r := range replicas {
+				if got := r.Get(1, now); got != home {
+					t.Fatalf("replica %d keeps %d, replica 0 %d", at, got, home)
+				}
+			}
+			put(rng.IntN(3), 9)
+			deliver()
+			for at, r := range replicas {
+				if got := r.Get(1, now); got != 9 {
+					t.Fatalf("replica %d keeps %d, the last request went to 9", at, got)
+				}
+			}
+		}
+	}
+}
+
+// TestNoStampIsTheLast: a replica that lies about stamps does not keep others from moving its sessions, nor do clocks that were wrong.
+func TestNoStampIsTheLast(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, stamp := range map[string]uint64{"the largest number": 1<<64 - 1, "in a year": uint64(now.AddDate(1, 0, 0).UnixMicro())} {
+		s, other := NewSessions(10, time.Hour), NewSessions(10, time.Hour)
+		for _, r := range []*Sessions{s, other} {
+			r.Learn(1, Home{Endpoint: 5, Stamp: stamp, Used: now})
+		}
+		s.Put(1, 6, now)
+		s.Since(0, 0, 1, now, func(session uint64, h Home) { other.Learn(session, h) })
+		if a, b := s.Get(1, now), other.Get(1, now); a != 6 || b != 6 {
+			t.Errorf("%s: homes %d and %d, want 6", name, a, b)
+		}
+		other.Learn(1, Home{Endpoint: 7, Used: now.Add(2 * time.Hour)})
+		if got := other.Get(1, now.Add(2*time.Hour)); got != 7 {
+			t.Errorf("%s: home %d after the session was idle for too long, want 7", name, got)
+		}
+	}
+}
+
+// TestAQuietSessionIsSent though others have changed more often than sessions are remembered.
+func TestAQuietSessionIsSent(t *testing.T) {
+	s := NewSessions(10, time.Hour)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s.Put(1, 5, now)
+	for i := range uint64(1000) {
+		s.Put(2+i%9, 6, now)
+	}
+	sent := map[uint64]uint64{}
+	s.Since(0, 0, 100, now, func(session uint64, h Home) { sent[session] = h.Endpoint })
+	if len(sent) != 10 || sent[1] != 5 {
+		t.Errorf("sent %v, want all ten sessions", sent)
+	}
 }

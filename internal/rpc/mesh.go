@@ -33,6 +33,8 @@ type MeshOptions struct {
 	Inbox  *replicas.Inbox
 	// Borrow, if set, is called for each peer that is found, and is to return when ctx ends: (*Server).Borrow.
 	Borrow func(ctx context.Context, c *Client)
+	// Recall is the same for what peers remember: (*Recollection).From.
+	Recall func(ctx context.Context, c *Client)
 	Log    logr.Logger
 	// MinBackoff and MaxBackoff bound the waits between two attempts; defaults 50 ms and 2 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -324,14 +326,16 @@ func (m *Mesh) publish(ctx context.Context, l *link) error {
 		}
 	}
 	m.o.Log.Info("Peer found", "peer", l.addr)
-	if m.o.Borrow != nil {
-		var borrowing sync.WaitGroup
-		defer borrowing.Wait()
-		while, end := context.WithCancel(ctx)
-		defer end()
-		borrowing.Go(func() {
-			m.caught("Borrowing from a peer panicked", l, func() { m.o.Borrow(while, l.client) })
-		})
+	var borrowing sync.WaitGroup
+	defer borrowing.Wait()
+	while, end := context.WithCancel(ctx)
+	defer end()
+	for what, f := range map[string]func(context.Context, *Client){
+		"Borrowing from a peer panicked": m.o.Borrow, "Copying what a peer remembers panicked": m.o.Recall,
+	} {
+		if f != nil {
+			borrowing.Go(func() { m.caught(what, l, func() { f(while, l.client) }) })
+		}
 	}
 	err = m.speak(ctx, stream, sender, received)
 	m.o.Log.Info("Peer gone", "peer", l.addr, "reason", err.Error())

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Peer_Exchange_FullMethodName = "/kvasir.peer.v1.Peer/Exchange"
+	Peer_Recall_FullMethodName   = "/kvasir.peer.v1.Peer/Recall"
 	Peer_Borrow_FullMethodName   = "/kvasir.peer.v1.Peer/Borrow"
 )
 
@@ -34,6 +35,8 @@ const (
 type PeerClient interface {
 	// Exchange carries the updates of the caller for as long as both pickers run.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[peerpb.PeerMessage, peerpb.Welcome], error)
+	// Recall copies to a picker that has just started where texts were sent.
+	Recall(ctx context.Context, in *peerpb.Recall, opts ...grpc.CallOption) (grpc.ServerStreamingClient[peerpb.Recalled], error)
 	// Borrow copies the blocks of an endpoint to a picker that has just started, until the endpoint's reporter connects.
 	Borrow(ctx context.Context, in *peerpb.Want, opts ...grpc.CallOption) (grpc.ServerStreamingClient[peerpb.Loan], error)
 }
@@ -59,9 +62,28 @@ func (c *peerClient) Exchange(ctx context.Context, opts ...grpc.CallOption) (grp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_ExchangeClient = grpc.BidiStreamingClient[peerpb.PeerMessage, peerpb.Welcome]
 
+func (c *peerClient) Recall(ctx context.Context, in *peerpb.Recall, opts ...grpc.CallOption) (grpc.ServerStreamingClient[peerpb.Recalled], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[1], Peer_Recall_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[peerpb.Recall, peerpb.Recalled]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_RecallClient = grpc.ServerStreamingClient[peerpb.Recalled]
+
 func (c *peerClient) Borrow(ctx context.Context, in *peerpb.Want, opts ...grpc.CallOption) (grpc.ServerStreamingClient[peerpb.Loan], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[1], Peer_Borrow_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[2], Peer_Borrow_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +108,8 @@ type Peer_BorrowClient = grpc.ServerStreamingClient[peerpb.Loan]
 type PeerServer interface {
 	// Exchange carries the updates of the caller for as long as both pickers run.
 	Exchange(grpc.BidiStreamingServer[peerpb.PeerMessage, peerpb.Welcome]) error
+	// Recall copies to a picker that has just started where texts were sent.
+	Recall(*peerpb.Recall, grpc.ServerStreamingServer[peerpb.Recalled]) error
 	// Borrow copies the blocks of an endpoint to a picker that has just started, until the endpoint's reporter connects.
 	Borrow(*peerpb.Want, grpc.ServerStreamingServer[peerpb.Loan]) error
 	mustEmbedUnimplementedPeerServer()
@@ -100,6 +124,9 @@ type UnimplementedPeerServer struct{}
 
 func (UnimplementedPeerServer) Exchange(grpc.BidiStreamingServer[peerpb.PeerMessage, peerpb.Welcome]) error {
 	return status.Error(codes.Unimplemented, "method Exchange not implemented")
+}
+func (UnimplementedPeerServer) Recall(*peerpb.Recall, grpc.ServerStreamingServer[peerpb.Recalled]) error {
+	return status.Error(codes.Unimplemented, "method Recall not implemented")
 }
 func (UnimplementedPeerServer) Borrow(*peerpb.Want, grpc.ServerStreamingServer[peerpb.Loan]) error {
 	return status.Error(codes.Unimplemented, "method Borrow not implemented")
@@ -132,6 +159,17 @@ func _Peer_Exchange_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_ExchangeServer = grpc.BidiStreamingServer[peerpb.PeerMessage, peerpb.Welcome]
 
+func _Peer_Recall_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(peerpb.Recall)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeerServer).Recall(m, &grpc.GenericServerStream[peerpb.Recall, peerpb.Recalled]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_RecallServer = grpc.ServerStreamingServer[peerpb.Recalled]
+
 func _Peer_Borrow_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(peerpb.Want)
 	if err := stream.RecvMsg(m); err != nil {
@@ -156,6 +194,11 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Peer_Exchange_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Recall",
+			Handler:       _Peer_Recall_Handler,
+			ServerStreams: true,
 		},
 		{
 			StreamName:    "Borrow",

@@ -29,11 +29,18 @@ type PeerService struct {
 	// Inbox receives the updates, and Incarnation is the picker's own.
 	Inbox       *replicas.Inbox
 	Incarnation uint64
+	// Ready, if set, is closed when the pools are known. Peers wait for it: what they send about unknown pools would be lost.
+	Ready <-chan struct{}
+	// Remembered, if set, is lent to pickers that have just started: at most most chunks (picker.Picker.Remembered). Complete
+	// reports whether no other picker knows more.
+	Remembered func(most int, f func(*replicas.Routed) bool)
+	Complete   func() bool
 	// OnPeer, if set, is called when a possibly new peer connects.
 	OnPeer func()
 	Log    logr.Logger
 
 	server            *Server // that it is part of
+	recalling         atomic.Int32
 	received, refused atomic.Uint64
 	panics            atomic.Uint64
 }
@@ -75,6 +82,13 @@ func (s *PeerService) Exchange(stream exchangeServer) error {
 	hello, err := s.firstMessage(stream)
 	if err != nil {
 		return s.refuse(codes.InvalidArgument, err)
+	}
+	if s.Ready != nil {
+		select {
+		case <-s.Ready:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
 	}
 	// A picker that has dialled itself learns it here.
 	if err := stream.Send(&pb.Welcome{Protocol: replicas.Protocol, Incarnation: s.Incarnation}); err != nil {

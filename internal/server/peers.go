@@ -72,6 +72,9 @@ type peers struct {
 	inbox   *replicas.Inbox  // nil without peers, like the others
 	service *rpc.PeerService // receives their updates
 	mesh    *rpc.Mesh        // sends them updates
+	// recollection is what they remember, began when the picker has begun to ask.
+	recollection *rpc.Recollection
+	began        time.Time
 }
 
 // incarnation is a life of the picker.
@@ -115,9 +118,12 @@ func (a *app) newPeers(r *reportOptions, o *peerOptions) (*rpc.PeerService, erro
 				a.reports.Borrow(ctx, c)
 			}
 		},
+		Recall: a.recall,
 	})
+	p.recollection, p.began = rpc.NewRecollection(a.picker.Recalled), time.Now()
 	p.service = &rpc.PeerService{
 		Auth: auth, Inbox: p.inbox, Incarnation: p.outbox.Incarnation(), OnPeer: p.mesh.Look, Log: log,
+		Ready: a.informed, Remembered: a.picker.Remembered, Complete: p.complete,
 	}
 	return p.service, nil
 }
@@ -129,14 +135,34 @@ func (a *app) publishToPeers(ctx context.Context) {
 	}
 }
 
-// peersHeard reports whether all replicas that could be reached have sent updates.
+// completeAfter is how long a picker runs until it has seen as much as those that it could not ask.
+const completeAfter = 10 * time.Second
+
+// complete reports whether no other picker remembers more than this one.
+func (p *peers) complete() bool {
+	return p.recollection.Complete() || time.Since(p.began) > completeAfter
+}
+
+// recall copies what a peer remembers, when the pools are known.
+func (a *app) recall(ctx context.Context, c *rpc.Client) {
+	select {
+	case <-a.informed:
+	case <-ctx.Done():
+		return
+	}
+	if err := a.peers.recollection.From(ctx, c); err != nil && ctx.Err() == nil {
+		a.log.Info("Copying what a peer remembers failed", "reason", err.Error())
+	}
+}
+
+// peersHeard reports whether all replicas that could be reached have sent updates, and what they remember.
 func (a *app) peersHeard() bool {
 	p := &a.peers
 	if p.mesh == nil {
 		return true
 	}
 	sent := p.mesh.Stats()
-	return sent.Tried && p.inbox.Stats(time.Now()).Fresh >= sent.Connected
+	return sent.Tried && p.inbox.Stats(time.Now()).Fresh >= sent.Connected && p.recollection.Settled(sent.Connected)
 }
 
 // peerStats are the exchange's counters; nil without peers.

@@ -1,8 +1,14 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,5 +143,107 @@ func TestPickersSpeculateForEachOther(t *testing.T) {
 	a, b := <-result, <-more
 	if a.status != http.StatusOK || b.status != http.StatusOK || a.pod != b.pod || b.predicted != 304 || b.confirmed != 0 {
 		t.Errorf("pods %d and %d, the second predicted %d tokens, %d of them confirmed", a.pod, b.pod, b.predicted, b.confirmed)
+	}
+}
+
+// turns sends requests to pickers in turns, as a Service does.
+type turns struct {
+	t    *testing.T
+	url  string
+	next atomic.Uint64
+}
+
+func inTurns(t *testing.T, pickers ...*fleet) *turns {
+	t.Helper()
+	x := &turns{t: t}
+	front := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		to, err := url.Parse(pickers[x.next.Add(1)%uint64(len(pickers))].proxy)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.SetURL(to)
+	}})
+	t.Cleanup(front.Close)
+	x.url = front.URL
+	return x
+}
+
+// session sends a completion of a session, and returns the pod that has served it.
+func (x *turns) session(name string, body any) (pod int) {
+	x.t.Helper()
+	payload, err := json.Marshal(body)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(x.t.Context(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, x.url+"/v1/completions", bytes.NewReader(payload))
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Session-Id", name)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	a := readAnswer(resp)
+	if a.status != http.StatusOK || a.pod < 0 {
+		x.t.Fatalf("%s: status %d, pod %d: %s", name, a.status, a.pod, a.body)
+	}
+	return a.pod
+}
+
+// moved is how many turns of sessions, from one on, went to another pod than the session's first turn, which is entered into at.
+func (x *turns) moved(sessions, from, turns int, at map[string]int, body func(session, turn int) any) (n int) {
+	x.t.Helper()
+	for turn := from; turn < from+turns; turn++ {
+		for i := range sessions {
+			name := fmt.Sprint("session-", i)
+			pod := x.session(name, body(i, turn))
+			if home, known := at[name]; known && home != pod {
+				n++
+			} else {
+				at[name] = pod
+			}
+			time.Sleep(10 * time.Millisecond) // a home takes one millisecond, and at most 5 more
+		}
+	}
+	return n
+}
+
+// TestASessionStaysOnItsPodBehindTwoPickers, whichever of them its requests meet, also after one of them was killed and has started again.
+// Under ApproximatePrefix texts go to the pod that has them, too. Pickers that do not exchange move sessions.
+func TestASessionStaysOnItsPodBehindTwoPickers(t *testing.T) {
+	const pods, sessions, each = 5, 7, 4 // an odd number of sessions: each meets both pickers in turns
+	// Equal prompts would go to the same pod without any memory, by the strategies' last tie-break.
+	fresh := func(session, turn int) any { return completion(tokens(1+session+100*turn, 64), 1) }
+	grown := func(session, turn int) any {
+		text := strings.Repeat(fmt.Sprintf("text of session %d; ", session), 50*(turn+1))
+		return map[string]any{"model": "m", "prompt": text, "max_tokens": 1, "stream": true}
+	}
+	for strategy, body := range map[string]func(session, turn int) any{"Sticky": fresh, "ApproximatePrefix": grown} {
+		t.Run(strategy, func(t *testing.T) {
+			first, second := newPair(t, pods, vllmsim.Config{SpeedUp: 50}, strategy)
+			front, at := inTurns(t, first, second), map[string]int{}
+			if n := front.moved(sessions, 0, each, at, body); n > 0 {
+				t.Errorf("%d turns of %d went to another pod", n, sessions*each)
+			}
+			if err := first.picker.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			<-first.exited
+			first.startPicker()
+			if n := inTurns(t, first).moved(sessions, each, 1, at, body); n > 0 {
+				t.Errorf("%d turns of %d went to another pod after a picker has started again", n, sessions)
+			}
+		})
+	}
+	alone := newFleet(t, pods, vllmsim.Config{SpeedUp: 50}, "Sticky")
+	other := &fleet{t: t, dir: alone.dir, config: alone.config, engines: alone.engines, client: alone.client}
+	other.startPicker()
+	if n := inTurns(t, alone, other).moved(sessions, 0, each, map[string]int{}, fresh); n == 0 {
+		t.Error("without the exchange no session has moved: this shows no use")
 	}
 }
