@@ -198,7 +198,7 @@ helm: ## helm, built from its Go module into bin/helm (once; 2 minutes of proces
 .PHONY: test-integration
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/... ./test/lifecycle
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/... ./test/lifecycle
 
 .PHONY: test-chart
 test-chart: helm kube ## what Helm and kustomize install, rendered, and installed on a real API server
