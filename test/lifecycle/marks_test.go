@@ -82,14 +82,15 @@ func (m *marks) look() {
 	}
 }
 
-// came is what a simulated engine logs when a request arrives.
-const came = `"path"="/v1/completions"`
+// came is how the log of a simulated engine shows that a request has arrived, which is not one that renders.
+const came = " path=/v1/completions\n"
 
 // end stops listening and checks what the engines have seen: how many pods drained, how many requests they received after
 // all pickers had reported that they do not choose them, and how many so late that they cannot have been on their way.
 func (m *marks) end() (drained, after, late int) {
 	m.stop()
 	m.done.Wait()
+	all := 0
 	for uid, since := range m.acknowledged {
 		text, err := os.ReadFile(filepath.Join(m.w.dir, "pods", uid, "vllm.log"))
 		if err != nil {
@@ -97,11 +98,12 @@ func (m *marks) end() (drained, after, late int) {
 		}
 		drained++
 		for line := range strings.Lines(string(text)) {
-			if !strings.Contains(line, came) {
+			if !strings.HasSuffix(line, came) {
 				continue
 			}
-			stamp, _, _ := strings.Cut(strings.TrimPrefix(line, `"ts"="`), `"`)
-			at, err := time.ParseInLocation("2006-01-02 15:04:05.999999", stamp, time.Local)
+			all++
+			stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+			at, err := time.Parse(time.RFC3339Nano, stamp)
 			if err != nil {
 				m.w.Fatalf("reading %q: %v", line, err)
 			}
@@ -112,6 +114,9 @@ func (m *marks) end() (drained, after, late int) {
 				late++
 			}
 		}
+	}
+	if drained > 0 && all == 0 {
+		m.w.Errorf("the logs of %d engines show no request", drained)
 	}
 	return drained, after, late
 }

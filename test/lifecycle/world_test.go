@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,7 +43,7 @@ const (
 	system    = "kvasir-system"
 	operator  = "kvasir-operator"
 	// maxPickers have addresses of their own: both sides must know each other's, since there is no DNS here.
-	maxPickers = 4
+	maxPickers = 8
 	// patience bounds work that should take seconds. The machine can be very busy.
 	patience = 3 * time.Minute
 )
@@ -53,6 +54,7 @@ var subnet = byte(50 + os.Getpid()%200)
 // world is a cluster with one pool.
 type world struct {
 	*testing.T
+	nodes   []string
 	cluster *kube.Cluster
 	admin   client.Client
 	set     kubernetes.Interface
@@ -62,20 +64,31 @@ type world struct {
 
 	// watches of the operator and the pickers are this late.
 	late time.Duration
+	// loads is how long engines can take to start, beyond patience.
+	loads time.Duration
 
 	mu      sync.Mutex        // guards what follows
 	pickers map[string]string // address of each picker pod, by name
 
 	restarts atomic.Int64 // of the operator
+
+	version     int    // of the operator, see upgrade
+	stopManager func() // ends the operator and waits for its end
 }
 
-// newWorld has an operator and pickers whose watches are delayed by late.
+// newWorld has an operator and pickers whose watches are delayed by late, and simulated engines.
 func newWorld(t *testing.T, late time.Duration) *world {
+	t.Helper()
+	return newWorldOf(t, late, nil)
+}
+
+// newWorldOf is a world that has other engines as well: programs by image.
+func newWorldOf(t *testing.T, late time.Duration, engines map[string]string) *world {
 	t.Helper()
 	if _, err := kube.Assets(); err != nil {
 		t.Skip(err)
 	}
-	w := &world{T: t, dir: t.TempDir(), late: late, pickers: map[string]string{}}
+	w := &world{T: t, dir: t.TempDir(), late: late, pickers: map[string]string{}, nodes: []string{"node-1", "node-2", "node-3"}}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.dir+"/", "github.com/kvasir-dev/kvasir/cmd/manager",
 		"github.com/kvasir-dev/kvasir/cmd/picker", "github.com/kvasir-dev/kvasir/cmd/reporter", "github.com/kvasir-dev/kvasir/cmd/vllmsim")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -103,14 +116,29 @@ func newWorld(t *testing.T, late time.Duration) *world {
 	w.must(w.admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
 	w.must(os.WriteFile(w.file("ca.crt"), config.CAData, 0o600))
 	w.runner, err = podrunner.Start(t.Context(), podrunner.Options{
-		Config: config, Namespace: namespace, Node: "node",
-		Programs: map[string]string{"picker": w.file("picker"), "reporter": w.file("reporter"), "vllmsim": w.file("vllmsim")},
+		Config: config, Namespace: namespace, Nodes: w.nodes,
+		Programs: w.programs(engines),
 		Dir:      w.file("pods"), Subnet: subnet, Address: w.address, Rewrite: w.rewrite,
 	})
 	w.must(err)
 	t.Cleanup(w.runner.Stop)
+	t.Cleanup(func() {
+		w.stopManager()
+		if w.Failed() {
+			w.showLogs()
+		}
+	})
 	w.startManager()
 	return w
+}
+
+// showLogs shows the ends of all logs.
+func (w *world) showLogs() {
+	w.tail("manager.log")
+	logs, _ := filepath.Glob(w.file("pods/*/*.log"))
+	for _, name := range logs {
+		w.tail(strings.TrimPrefix(name, w.dir+"/"))
+	}
 }
 
 func (w *world) must(err error) {
@@ -137,15 +165,16 @@ func (w *world) apply(manifest string) {
 	}
 }
 
-// startManager runs the operator as its service account, again and again, as a kubelet would.
+// startManager runs the operator of the present version as its service account, again and again, as a kubelet would.
 func (w *world) startManager() {
 	w.Helper()
 	kubeconfig := w.kubeconfig(system, operator)
 	w.token(system, operator, rpc.OperateAudience, "operator.token")
-	log, err := os.Create(w.file("manager.log"))
+	log, err := os.OpenFile(w.file("manager.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	w.must(err)
 	args := []string{
-		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system, "--picker-image=picker", "--reporter-image=reporter",
+		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system,
+		"--picker-image=" + image("picker", w.version), "--reporter-image=" + image("reporter", w.version),
 		"--service-account=" + system + "/" + operator, "--token-file=" + w.file("operator.token"),
 		"--health-address=127.0.0.1:0", "--metrics-address=0", "--log-level=debug",
 	}
@@ -158,18 +187,11 @@ func (w *world) startManager() {
 			pause(ctx, time.Second)
 		}
 	}()
-	w.Cleanup(func() {
+	w.stopManager = func() {
 		stop()
 		<-done
 		_ = log.Close()
-		if w.Failed() {
-			w.tail("manager.log")
-			logs, _ := filepath.Glob(w.file("pods/*/*.log"))
-			for _, name := range logs {
-				w.tail(strings.TrimPrefix(name, w.dir+"/"))
-			}
-		}
-	})
+	}
 }
 
 // runManager runs the operator until it ends, or is asked to by the end of ctx. It ends by itself when it can lead no more.
@@ -236,30 +258,32 @@ func pickerAddresses() []string {
 	return all
 }
 
-// address gives picker pods the addresses that are known.
+// address gives picker pods the addresses that are known, and those of pods that are gone again.
 func (w *world) address(pod *corev1.Pod) string {
+	const component = "app.kubernetes.io/component=picker"
 	if pod.Labels["app.kubernetes.io/component"] != "picker" {
+		return ""
+	}
+	there, err := w.set.CoreV1().Pods(namespace).List(w.Context(), metav1.ListOptions{LabelSelector: component})
+	if err != nil {
+		if w.Context().Err() == nil {
+			w.Errorf("listing pickers: %v", err)
+		}
 		return ""
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	maps.DeleteFunc(w.pickers, func(name, _ string) bool {
+		return !slices.ContainsFunc(there.Items, func(p corev1.Pod) bool { return p.Name == name })
+	})
 	for _, ip := range pickerAddresses() {
-		if !slices.Contains(slices.Collect(mapsValues(w.pickers)), ip) {
+		if !slices.Contains(slices.Collect(maps.Values(w.pickers)), ip) {
 			w.pickers[pod.Name] = ip
 			return ip
 		}
 	}
+	w.Errorf("pod %s is one picker too many: %v", pod.Name, w.pickers)
 	return ""
-}
-
-func mapsValues(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for _, v := range m {
-			if !yield(v) {
-				return
-			}
-		}
-	}
 }
 
 // rewrite gives processes what a cluster gives pods: names that resolve, and a way to the API server.
@@ -331,7 +355,7 @@ func (w *world) pool() *v1alpha1.InferencePool {
 func (w *world) until(what string, is func(*v1alpha1.InferencePool) bool) *v1alpha1.InferencePool {
 	w.Helper()
 	answers := time.Duration(*longest) * 30 * time.Millisecond // drains wait for them, one after the other in rollouts
-	for end := time.Now().Add(patience + answers); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience + answers + w.loads); ; time.Sleep(50 * time.Millisecond) {
 		p := w.pool()
 		if is(p) {
 			return p

@@ -5,43 +5,50 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
-// container is a process, started again when it ends.
+// container is a process and those that it starts, started again when it ends.
 type container struct {
-	spec      corev1.Container
-	program   string
 	args, env []string
 	ip, log   string
 
-	mu       sync.Mutex // guards what follows
-	process  *exec.Cmd
-	ended    chan struct{} // closed when the process has
-	started  time.Time
-	last     *corev1.ContainerStateTerminated
-	restarts int32
-	probing  bool
-	probed   bool // the last probe's answer
+	mu        sync.Mutex // guards what follows
+	spec      corev1.Container
+	program   string // of the image; "" for an image that does not exist
+	process   *exec.Cmd
+	guard     *exec.Cmd
+	id        string
+	ended     chan struct{} // closed when the process has
+	started   time.Time
+	last      *corev1.ContainerStateTerminated
+	restarts  int32
+	replaced  bool   // ended because of a new image, so that no pause is due
+	startup   prober // passes once in a life
+	readiness prober
+	liveness  prober
 }
 
-// start begins the process.
+// start begins the process, in a group of its own, which is killed when the process or this program ends.
 func (c *container) start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = make(chan struct{})
-	c.started, c.probed = time.Now(), false
+	c.started, c.replaced = time.Now(), false
+	c.startup = prober{spec: c.spec.StartupProbe, counted: c.started}
+	c.readiness = prober{spec: c.spec.ReadinessProbe, counted: c.started}
+	c.liveness = prober{spec: c.spec.LivenessProbe, counted: c.started}
 	out, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err == nil {
 		c.process = exec.Command(c.program, c.args...)
 		c.process.Env, c.process.Stdout, c.process.Stderr = c.env, out, out
-		c.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		c.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		err = c.process.Start()
 	}
 	if err != nil {
@@ -50,14 +57,33 @@ func (c *container) start() {
 		close(c.ended)
 		return
 	}
-	go func(process *exec.Cmd, ended chan struct{}) {
+	group := c.process.Process.Pid
+	c.id = "process://" + strconv.Itoa(group)
+	c.guard = guard(group)
+	go func(process, guard *exec.Cmd, ended chan struct{}) {
 		_ = process.Wait()
+		_ = syscall.Kill(-group, syscall.SIGKILL) // what the process has left, as when the first process of a container ends
+		if guard != nil {
+			_ = guard.Process.Kill()
+			_ = guard.Wait()
+		}
 		_ = out.Close()
 		c.mu.Lock()
 		c.last = &corev1.ContainerStateTerminated{ExitCode: int32(process.ProcessState.ExitCode()), Reason: "Error", FinishedAt: metav1.Now()} // 0 to 255, or -1
 		c.mu.Unlock()
 		close(ended)
-	}(c.process, c.ended)
+	}(c.process, c.guard, c.ended)
+}
+
+// guard returns a process that kills a group of processes when this program ends, however it ends: its input is a pipe of this
+// program. It is nil if none could be started.
+func guard(group int) *exec.Cmd {
+	g := exec.Command("sh", "-c", `read x; kill -9 "-$1"`, "sh", strconv.Itoa(group))
+	g.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if _, err := g.StdinPipe(); err != nil || g.Start() != nil {
+		return nil
+	}
+	return g
 }
 
 // revive starts an ended process again, after a pause that grows with its crashes.
@@ -67,7 +93,7 @@ func (c *container) revive(o *corev1.Pod) {
 	}
 	c.mu.Lock()
 	pause := time.Duration(c.restarts) * time.Second
-	wait := c.last != nil && time.Since(c.last.FinishedAt.Time) < min(pause, 10*time.Second)
+	wait := c.program == "" || !c.replaced && c.last != nil && time.Since(c.last.FinishedAt.Time) < min(pause, 10*time.Second)
 	if !wait {
 		c.restarts++
 	}
@@ -77,25 +103,55 @@ func (c *container) revive(o *corev1.Pod) {
 	}
 }
 
+// replace gives the container another image, as the kubelet does in a running pod: the old process ends first. It reports
+// whether the image is another one.
+func (c *container) replace(image, program string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.spec.Image == image {
+		return false
+	}
+	c.spec.Image, c.program, c.replaced = image, program, true
+	return true
+}
+
 // over reports whether the process has ended.
 func (c *container) over() bool {
+	c.mu.Lock()
+	ended := c.ended
+	c.mu.Unlock()
+	return closed(ended)
+}
+
+func closed(ended <-chan struct{}) bool {
 	select {
-	case <-c.ended:
+	case <-ended:
 		return true
 	default:
 		return false
 	}
 }
 
-func (c *container) wait() { <-c.ended }
+// wait returns when the present process has ended.
+func (c *container) wait() {
+	c.mu.Lock()
+	ended := c.ended
+	c.mu.Unlock()
+	<-ended
+}
 
-func (c *container) signal(s os.Signal) error {
+// signal sends a signal to the process, or SIGKILL to its group.
+func (c *container) signal(s syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.process == nil || c.over() {
+	if c.process == nil || closed(c.ended) {
 		return nil
 	}
-	if err := c.process.Process.Signal(s); err != nil {
+	pid := c.process.Process.Pid
+	if s == syscall.SIGKILL {
+		pid = -pid
+	}
+	if err := syscall.Kill(pid, s); err != nil {
 		return fmt.Errorf("signalling %s: %w", c.spec.Name, err)
 	}
 	return nil
@@ -103,12 +159,15 @@ func (c *container) signal(s os.Signal) error {
 
 // leave sends SIGTERM and, when the grace is over, SIGKILL.
 func (c *container) leave(ctx context.Context) {
+	c.mu.Lock()
+	ended := c.ended
+	c.mu.Unlock()
 	_ = c.signal(syscall.SIGTERM)
 	select {
-	case <-c.ended:
+	case <-ended:
 	case <-ctx.Done():
-		_ = c.signal(os.Kill)
-		c.wait()
+		_ = c.signal(syscall.SIGKILL)
+		<-ended
 	}
 }
 
@@ -122,48 +181,21 @@ func (c *container) hook(ctx context.Context) {
 	}
 }
 
-// probe asks in the background whether the container is ready.
-func (c *container) probe() {
-	if c.over() || c.spec.ReadinessProbe == nil || c.spec.ReadinessProbe.HTTPGet == nil && c.spec.ReadinessProbe.GRPC == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.probing {
-		return
-	}
-	c.probing = true
-	probe, ended := c.spec.ReadinessProbe, c.ended
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		var err error
-		if probe.GRPC != nil {
-			err = check(ctx, c.ip, int(probe.GRPC.Port), ptr.Deref(probe.GRPC.Service, ""))
-		} else {
-			err = get(ctx, c.ip, number(&c.spec, probe.HTTPGet.Port), probe.HTTPGet.Path)
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.probing = false
-		if c.ended == ended {
-			c.probed = err == nil
-		}
-	}()
-}
-
 func (c *container) status() corev1.ContainerStatus {
-	over := c.over()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, ImageID: c.spec.Image, RestartCount: c.restarts}
-	started := !over
+	over := closed(c.ended)
+	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image, ImageID: c.spec.Image, ContainerID: c.id, RestartCount: c.restarts}
+	started := !over && c.startup.passes()
 	s.Started = &started
-	if over {
-		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}
-	} else {
+	switch {
+	case !over:
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.started.Truncate(time.Second))}
-		s.Ready = c.spec.ReadinessProbe == nil || c.probed
+		s.Ready = started && c.readiness.passes()
+	case c.program == "":
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no image is named " + c.spec.Image}
+	default:
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}
 	}
 	if c.last != nil {
 		s.LastTerminationState.Terminated = c.last.DeepCopy()

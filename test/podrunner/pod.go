@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -35,8 +36,10 @@ type pod struct {
 	*Runner
 	uid     types.UID
 	ip, dir string
-	changed chan struct{} // the object has changed
-	gone    chan struct{} // the object is gone
+	node    string
+	stop    context.CancelFunc // ends it at once
+	changed chan struct{}      // the object has changed
+	gone    chan struct{}      // the object is gone
 
 	lock       sync.Mutex // guards what follows
 	object     *corev1.Pod
@@ -70,17 +73,6 @@ func (p *pod) now() *corev1.Pod {
 	return p.object
 }
 
-func (p *pod) kill(name string) error {
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	for _, c := range p.containers {
-		if c.spec.Name == name {
-			return c.signal(os.Kill)
-		}
-	}
-	return fmt.Errorf("no container %s", name)
-}
-
 // run is the entire life: volumes, sidecars, containers, probes; then hooks and signals.
 func (p *pod) run(ctx context.Context) {
 	o := p.now()
@@ -91,7 +83,7 @@ func (p *pod) run(ctx context.Context) {
 	}
 	defer func() {
 		for _, c := range slices.Backward(p.containers) {
-			_ = c.signal(os.Kill)
+			_ = c.signal(syscall.SIGKILL)
 			c.wait()
 		}
 	}()
@@ -118,6 +110,7 @@ func (p *pod) run(ctx context.Context) {
 		case <-p.gone:
 			return
 		case <-p.changed:
+			p.replace(ctx, p.now())
 		case <-ticker.C:
 			for _, c := range p.containers {
 				c.revive(o)
@@ -128,6 +121,22 @@ func (p *pod) run(ctx context.Context) {
 	p.end(ctx, o)
 	p.remove(ctx, o)
 	p.Log("%s has ended", o.Name)
+}
+
+// replace restarts the containers whose images have changed.
+func (p *pod) replace(ctx context.Context, o *corev1.Pod) {
+	grace := time.Duration(ptr.Deref(o.Spec.TerminationGracePeriodSeconds, 30)) * time.Second
+	for i, spec := range slices.Concat(sidecars(o), o.Spec.Containers) {
+		if i >= len(p.containers) || !p.containers[i].replace(spec.Image, p.Programs[spec.Image]) {
+			continue
+		}
+		p.Log("%s: container %s gets image %s", o.Name, spec.Name, spec.Image)
+		go func() {
+			ctx, cancel := context.WithTimeout(ctx, grace)
+			defer cancel()
+			p.containers[i].leave(ctx)
+		}()
+	}
 }
 
 // end stops the containers as a kubelet does: all preStop hooks at once, each container its SIGTERM after its own hook,

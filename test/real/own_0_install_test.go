@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/test/real/vllmcpu"
 )
 
 // TestTheEnvironmentHasTheRelease: what was installed calls itself vLLM, of the tested release, for the CPU.
@@ -36,8 +38,8 @@ func TestAReleaseThatCannotBeLoadedIsNamed(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(venv, "bin", "python"), []byte("#!/bin/sh\n"+tc.script+"\n"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			err := loadable(venv)
-			if got := errors.Is(err, errUnloadable); got != tc.fails || got && !strings.Contains(err.Error(), "CXXABI") {
+			err := vllmcpu.Loadable(venv)
+			if got := errors.Is(err, vllmcpu.ErrUnloadable); got != tc.fails || got && !strings.Contains(err.Error(), "CXXABI") {
 				t.Errorf("%v", err)
 			}
 		})
@@ -113,7 +115,7 @@ func TestAnAbortedInstallationIsRedone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	if venv, err := install(root, "0.0.1"); err == nil {
+	if venv, err := vllmcpu.Install(root, "0.0.1"); err == nil {
 		t.Errorf("installed %s", venv)
 	}
 	for _, dir := range []string{"venv", "partial", "cache"} {

