@@ -118,7 +118,7 @@ func attackStreams(t *testing.T, kinds ...string) {
 	}
 	most := uint64(limit + index + len(kinds)*(ownBytes+100<<10))
 	if grown := heap() - before; grown > most*3/2 {
-		t.Errorf("the heap has grown by %d bytes, %d of which are planned", grown, most)
+		t.Errorf("the heap has grown by %d bytes, and %d are planned", grown, most)
 	}
 	for _, s := range append(hostile, honest) {
 		s.Close()

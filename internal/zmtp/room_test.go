@@ -12,7 +12,7 @@ import (
 // longFrame is the header of a frame of n bytes.
 func longFrame(n uint64) []byte { return binary.BigEndian.AppendUint64([]byte{flagLong}, n) }
 
-// Publishers that send as much as they can of frames that never end take what there is for all, and no more; one that sends little is
+// Publishers that send as much as they can of frames that never end take all of the room, and no more; one that sends little is
 // received meanwhile.
 func TestFramesOfAllPublishersDrawOnOneRoom(t *testing.T) {
 	const limit, publishers, size = 8 << 20, 12, 3 << 20

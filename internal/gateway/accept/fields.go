@@ -122,7 +122,7 @@ type counter struct {
 // counted is what a part of a connection has.
 type counted struct {
 	beyond int // fields of headers that are not free
-	// frames that begin, of which requests begin a header, light ones bring neither that nor data, and short ones little data.
+	// frames that begin: all of them, those that begin a header, those that bring neither that nor data, and those with little data.
 	frames, requests, light, short int
 }
 
