@@ -73,7 +73,7 @@ func (m *mirror) Revert() bool {
 	}
 	m.writer.Discard()
 	m.orphans.reset()
-	m.facts.end()
+	m.end()
 	m.writer, m.orphans, m.before = m.feed.Writer, m.before, nil
 	m.facts, m.factsBefore = m.factsBefore, facts{}
 	m.gauge()
@@ -103,7 +103,7 @@ func (m *mirror) Mark(_ Position, state State) {
 func (m *mirror) clear() {
 	m.writer.Clear()
 	m.orphans.reset()
-	m.facts.end()
+	m.end()
 	m.facts, m.gaps = newFacts(m.share), false
 	m.gauge()
 }

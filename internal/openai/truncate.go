@@ -9,16 +9,17 @@ func (r *Request) Cuts(tokens int) bool { return r.TruncatePrompt > 0 && tokens 
 // truncation to the tokenizer, which adds them afterwards; otherwise it cuts all ids (vllm/renderers/params.py).
 func (r *Request) KeepsSpecial() bool { return !r.SideGiven }
 
-// AddsSpecial reports whether special tokens are added around the prompt: the engine's default for texts.
+// AddsSpecial reports whether special tokens are added around the prompt: the engine's default for texts, and for Responses, whose
+// template can have put them there already.
 func (r *Request) AddsSpecial() bool {
 	if r.AddSpecialTokens != nil {
 		return *r.AddSpecialTokens
 	}
-	return r.Route == Completions || r.Route == Embeddings
+	return r.Route == Completions || r.Route == Embeddings || r.Route == Responses
 }
 
 // Truncate returns the part of a prompt's ids that the engine keeps. plain are the ids without special tokens, where Cuts and
-// KeepsSpecial; it is not read otherwise. ok is false if what the engine keeps is not known. ids can be overwritten.
+// KeepsSpecial; it is not read otherwise. ok is false if what the engine keeps is not known.
 func (r *Request) Truncate(ids, plain []uint32) (kept []uint32, ok bool) {
 	n, special := r.TruncatePrompt, len(ids)-len(plain)
 	switch {
@@ -35,8 +36,7 @@ func (r *Request) Truncate(ids, plain []uint32) (kept []uint32, ok bool) {
 		if !slices.Equal(ids[before:before+len(plain)], plain) {
 			continue
 		}
-		kept = append(ids[:before:before], plain[len(plain)-(n-special):]...)
-		return append(kept, ids[before+len(plain):]...), true
+		return slices.Concat(ids[:before], plain[len(plain)-(n-special):], ids[before+len(plain):]), true
 	}
 	return nil, false
 }

@@ -107,7 +107,7 @@ func (e *Engine) chatFor(route openai.Route, original, body []byte) (*chatReques
 		}
 		return req, req.truncated(ids), nil
 	}
-	ids, err := e.tokenize("messages", req.render(), req.AddSpecialTokens)
+	ids, err := e.tokenize("messages", req.render(), req.AddSpecialTokens || route == openai.Responses)
 	return req, req.truncated(ids), err
 }
 

@@ -40,7 +40,7 @@ func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai
 	if err != nil {
 		return false, err
 	}
-	special, err = q.flag("add_special_tokens", false)
+	special, err = q.flag("add_special_tokens", req.AddsSpecial())
 	if err != nil {
 		return false, err
 	}
