@@ -9,7 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 )
 
-// maxAnswerHeader is the largest header of an engine's answer, in bytes. It is a part of requestCost.
+// maxAnswerHeader is the largest header of an engine's answer, in bytes. A request under way holds one besides requestCost.
 const maxAnswerHeader = 32 << 10
 
 // newTransports keeps connections to engines, a pool per address.
