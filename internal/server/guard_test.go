@@ -59,7 +59,7 @@ func TestMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 		},
 		now: clock, log: logr.Discard(), grants: map[string]grant{},
 	}
-	h := g.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	h := g.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
 	get := func(authorization string) int {
 		r, w := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody), httptest.NewRecorder()
 		if authorization != "" {
@@ -89,7 +89,7 @@ func TestMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 	closed := httptest.NewRecorder()
 	withToken := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
 	withToken.Header.Set("Authorization", prometheus)
-	(&guard{}).protect(h).ServeHTTP(closed, withToken)
+	(&guard{}).protect(h, nil).ServeHTTP(closed, withToken)
 	if closed.Code != 401 {
 		t.Errorf("without keys: %d, want 401", closed.Code)
 	}
@@ -139,7 +139,7 @@ func TestProfilesAreForThisMachineOrForThoseWhoMayGetMetrics(t *testing.T) {
 			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/pprof/goroutine?debug=1", nil)
 			request.RemoteAddr, request.Host = tc.from, "127.0.0.1:9090"
 			answer := httptest.NewRecorder()
-			tc.guard.protect(mux).ServeHTTP(answer, request)
+			tc.guard.protect(mux, nil).ServeHTTP(answer, request)
 			if answer.Code != tc.want {
 				t.Errorf("%d: %s, want %d", answer.Code, answer.Body, tc.want)
 			}

@@ -184,7 +184,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 
 	return a.serveAll(ctx, o, l, servedParts{
 		gatewayTLS: gatewayTLS,
-		metrics:    dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.profiles(guard)))),
+		metrics:    dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.profiles(guard)), o.metricsHosts)),
 		follow:     func(ctx context.Context) { source.Follow(ctx, a.apply) },
 	})
 }
