@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -144,5 +145,30 @@ func TestProfilesAreForThisMachineOrForThoseWhoMayGetMetrics(t *testing.T) {
 				t.Errorf("%d: %s, want %d", answer.Code, answer.Body, tc.want)
 			}
 		})
+	}
+}
+
+// TestRefusedAccountsEvictNoGrants: however many there are, accounts with the right do not wait for the API server again.
+func TestRefusedAccountsEvictNoGrants(t *testing.T) {
+	now, asked := time.Unix(1_800_000_000, 0), 0
+	g := &guard{grants: map[string]grant{}, now: func() time.Time { return now }}
+	g.review = func(_ context.Context, account string) (bool, error) {
+		asked++
+		return account == accountPrefix+"monitoring:prometheus", nil
+	}
+	allows := func(account string) bool {
+		allowed, err := g.allows(t.Context(), accountPrefix+account)
+		return err == nil && allowed
+	}
+	for i := range 3 * maxGrants {
+		if !allows("monitoring:prometheus") {
+			t.Fatal("the right is gone")
+		}
+		if allows(fmt.Sprint("other:", i)) {
+			t.Fatal("an account without the right is allowed")
+		}
+	}
+	if want := 1 + 3*maxGrants; asked != want || len(g.grants) != maxGrants {
+		t.Errorf("the API server was asked %d times, want %d; %d accounts are kept", asked, want, len(g.grants))
 	}
 }
