@@ -27,7 +27,8 @@ func TestHealthAnswersWhileItsPortIsFull(t *testing.T) {
 					path = "/metrics"
 				}
 				for i := range 3 * supportConnections {
-					from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%16))}, Timeout: patience}
+					// Each address holds as many as it can.
+					from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i/24))}, Timeout: patience}
 					c, err := from.Dial("tcp", l.Addr().String())
 					if err != nil {
 						t.Skip("no other addresses of the loopback network: ", err)
