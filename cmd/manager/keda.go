@@ -8,16 +8,50 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 	"github.com/kvasir-dev/kvasir/internal/operator/keda"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 )
 
 // kedaEvery is how often KEDA's streams look whether a pool has become active.
 const kedaEvery = time.Second
+
+// Bounds of what serves KEDA, whose clients are not authenticated without certificates. KEDA's operator and its metrics server have a
+// connection each, with a stream for each pool and short calls.
+const (
+	kedaConnections = 32
+	kedaStreams     = 512
+	kedaMessage     = 64 << 10 // bytes
+	kedaHeader      = 16 << 10 // bytes of a call
+	// kedaConnect is the time until a connection can be used. A connection without a call for kedaIdle is closed, and one that answers no
+	// ping for kedaTimeout, after kedaSilence.
+	kedaConnect, kedaIdle    = 10 * time.Second, 10 * time.Minute
+	kedaSilence, kedaTimeout = 30 * time.Second, 10 * time.Second
+	// kedaPings is the shortest time between pings of a client.
+	kedaPings = 5 * time.Second
+)
+
+// bounded are the options of a server with these bounds at a listener, which counts streams as work: idle connections give way.
+func bounded(listener *accept.Listener) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxConcurrentStreams(kedaStreams), grpc.MaxRecvMsgSize(kedaMessage), grpc.MaxHeaderListSize(kedaHeader),
+		grpc.ConnectionTimeout(kedaConnect),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: kedaIdle, Time: kedaSilence, Timeout: kedaTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: kedaPings, PermitWithoutStream: true}),
+		grpc.StreamInterceptor(func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			if from, ok := peer.FromContext(stream.Context()); ok {
+				defer listener.Stream(from.Addr)()
+			}
+			return handler(server, stream)
+		}),
+	}
+}
 
 // kedaServer serves KEDA. It is a manager's Runnable, in every replica: a Service sends calls to any of them.
 type kedaServer struct {
@@ -47,11 +81,12 @@ func (k *kedaServer) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serving KEDA: %w", err)
 	}
-	server := grpc.NewServer(options...)
+	limited := accept.Limit(listener, kedaConnections, nil)
+	server := grpc.NewServer(append(options, bounded(limited)...)...)
 	keda.RegisterExternalScalerServer(server, &keda.Scaler{Sizes: k.sizes, Every: kedaEvery})
 	stopped := context.AfterFunc(ctx, server.Stop)
 	defer stopped()
-	if err := server.Serve(listener); err != nil {
+	if err := server.Serve(limited); err != nil {
 		return fmt.Errorf("serving KEDA: %w", err)
 	}
 	return nil

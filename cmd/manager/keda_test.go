@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -186,4 +187,35 @@ func listens(address string) bool {
 	}
 	_ = conn.Close()
 	return true
+}
+
+// TestConnectionsDoNotKeepKEDAOut: however many addresses hold them.
+func TestConnectionsDoNotKeepKEDAOut(t *testing.T) {
+	address := serveKEDA(t, &options{}, scaledPools(t))
+	if size, err := askKEDA(t, address, "chat", insecure.NewCredentials()); err != nil || size != 4 {
+		t.Fatalf("%d, %v", size, err)
+	}
+	closed := make(chan struct{}, 8*kedaConnections)
+	for i := range cap(closed) {
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%16))}, Timeout: 30 * time.Second}
+		c, err := from.Dial("tcp", address)
+		if err != nil {
+			t.Skip("no other addresses of the loopback network: ", err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		go func() { // nothing is sent: the server closes it for its own reasons
+			_, _ = io.Copy(io.Discard, c)
+			closed <- struct{}{}
+		}()
+	}
+	if size, err := askKEDA(t, address, "chat", insecure.NewCredentials()); err != nil || size != 4 {
+		t.Errorf("%d, %v", size, err)
+	}
+	for range cap(closed) - kedaConnections {
+		select {
+		case <-closed:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%d of %d connections are closed", len(closed), cap(closed))
+		}
+	}
 }

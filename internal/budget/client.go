@@ -17,9 +17,9 @@ func Host(address string) string {
 	return host
 }
 
-// Client is the owner of the memory that a client holds whose tenant is not known: its address, without the port. Of IPv6 it is the
-// network of 64 bits, in which each machine can have as many addresses as it likes. Addresses that are none are owners as they are.
-// Connections are counted by Host: the pods and nodes of some clusters are in one such network.
+// Client is the owner of what a client holds whose tenant is not known, connections, requests and memory: its address, without the port.
+// Of IPv6 it is the network of 64 bits, in which each machine can have as many addresses as it likes. Addresses that are none are owners
+// as they are.
 func Client(address string) string {
 	host := Host(address)
 	ip, err := netip.ParseAddr(host)

@@ -303,7 +303,7 @@ func gatewayConforms(f *facts) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// resourcesSuffice reports whether the picker refuses something because memory, goroutines or descriptors run short.
+// resourcesSuffice reports whether the picker refuses something because memory, goroutines or descriptors run short, or a port is full.
 func resourcesSuffice(f *facts) metav1.Condition {
 	if reason, message := f.overload.Short(); reason != "" {
 		return status.ResourcesSuffice.False(reason, "%s; give the pickers more memory, descriptors or replicas (picker.resources, picker.replicas)", message)

@@ -73,6 +73,11 @@ func silent(l Live) Live {
 	return l
 }
 
+// fullPort is a picker with a port that turns connections away.
+func fullPort(name string) Live {
+	return Live{Overload: overload.State{Ports: []overload.PortState{{Name: "proxy"}, {Name: name, Full: true}}}}
+}
+
 // short is with a picker that has little left of a resource.
 func short(r overload.Resource) Live {
 	l := live(picker.Hits{}, 0)
@@ -163,6 +168,7 @@ func TestPoolConditions(t *testing.T) {
 		"resources suffice":                  {smallPool, smallSlice, live(picker.Hits{}, 0), []string{"ResourcesSuffice=True/Sufficient"}},
 		"memory runs short":                  {smallPool, smallSlice, short(overload.Memory), []string{"ResourcesSuffice=False/MemoryShort"}},
 		"goroutines run short":               {smallPool, smallSlice, short(overload.Goroutines), []string{"ResourcesSuffice=False/GoroutinesShort"}},
+		"a port is full":                     {smallPool, smallSlice, fullPort("gateways"), []string{"ResourcesSuffice=False/ConnectionsFull"}},
 		"descriptors run short":              {smallPool, smallSlice, short(overload.Descriptors), []string{"ResourcesSuffice=False/DescriptorsShort"}},
 		"a gateway that follows":             {smallPool, smallSlice, through(picker.GatewayStats{Reported: 1}), []string{"GatewayConforms=True/Conforms"}},
 		"a gateway that goes elsewhere":      {smallPool, smallSlice, through(picker.GatewayStats{Reported: 9, Ignores: true, Buffers: true}), []string{"GatewayConforms=False/PicksNotFollowed"}},

@@ -113,7 +113,8 @@ func sources() Sources {
 			}
 		},
 		Overload: func() overload.State {
-			return overload.State{Pressure: [overload.NumResources]float64{0.9}, Active: [overload.NumActions]bool{true}, Refused: [overload.NumActions]uint64{3}}
+			return overload.State{Pressure: [overload.NumResources]float64{0.9}, Active: [overload.NumActions]bool{true}, Refused: [overload.NumActions]uint64{3},
+				Ports: []overload.PortState{{Name: "gateways", Shed: 5, TurnedAway: 2, Full: true}}}
 		},
 		Decisions: func() *Decisions { return &Decisions{Written: 40, Dropped: 2} },
 		Memory: func() budget.Stats {

@@ -11,6 +11,7 @@ package overload
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 )
 
@@ -81,7 +82,8 @@ type Usage struct{ Used, Limit [NumResources]int64 }
 // concurrent use.
 type Manager struct {
 	mu    sync.Mutex
-	state State // guarded by mu
+	state State   // guarded by mu; without Ports
+	ports []*Port // guarded by mu
 }
 
 // State is what a Manager knows.
@@ -89,9 +91,10 @@ type State struct {
 	Pressure [NumResources]float64
 	Active   [NumActions]bool
 	Refused  [NumActions]uint64
+	Ports    []PortState
 }
 
-// Observe takes a measurement, and reports whether it has begun or ended an action.
+// Observe takes a measurement, one each second, and reports whether an action has begun or ended, or a port is full or not any more.
 func (m *Manager) Observe(u Usage) (changed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,6 +111,9 @@ func (m *Manager) Observe(u Usage) (changed bool) {
 		now := most >= threshold
 		changed = changed || now != m.state.Active[a]
 		m.state.Active[a] = now
+	}
+	for _, p := range m.ports {
+		changed = p.observe() || changed
 	}
 	return changed
 }
@@ -135,7 +141,11 @@ func (m *Manager) RefusesBody(tenant string, size int64) bool {
 func (m *Manager) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state
+	s := m.state
+	for _, p := range m.ports {
+		s.Ports = append(s.Ports, PortState{Name: p.name, Shed: p.shed.Load(), TurnedAway: p.turnedAway.Load(), Full: p.full > 0})
+	}
+	return s
 }
 
 // most is the resource with the highest pressure.
@@ -148,7 +158,7 @@ func (s *State) most() (which Resource, pressure float64) {
 	return which, pressure
 }
 
-// Short describes the shortage in the words of a condition; an empty reason if no action is in force.
+// Short describes the shortage in the words of a condition; an empty reason if no action is in force and no port is full.
 func (s *State) Short() (reason, message string) {
 	for a := NumActions - 1; a >= 0; a-- {
 		if !s.Active[a] {
@@ -160,6 +170,15 @@ func (s *State) Short() (reason, message string) {
 			message += ", " + Action(i).refused()
 		}
 		return r.reason(), message
+	}
+	var full []string
+	for _, p := range s.Ports {
+		if p.Full {
+			full = append(full, p.Name)
+		}
+	}
+	if len(full) > 0 {
+		return "ConnectionsFull", "new connections were turned away in the last minute, at the ports of: " + strings.Join(full, ", ")
 	}
 	return "", ""
 }

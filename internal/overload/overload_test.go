@@ -2,6 +2,7 @@ package overload
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -100,4 +101,37 @@ func TestWhatIsInForceFollowsFromThePressure(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAFullPortIsShown: while connections are turned away, and for a minute after.
+func TestAFullPortIsShown(t *testing.T) {
+	m := new(Manager)
+	gateways := m.Port("gateways")
+	m.Port("proxy").Shed() // what is shed for others is no shortage
+	if m.Port("gateways") != gateways {
+		t.Fatal("a port is counted twice")
+	}
+	full := func() bool { s := m.State(); reason, _ := s.Short(); return reason == "ConnectionsFull" }
+	if m.Observe(Usage{}) || full() {
+		t.Error("no connection was turned away, and a port is full")
+	}
+	gateways.TurnAway()
+	if !m.Observe(Usage{}) || !full() {
+		t.Error("a connection was turned away, and no port is full")
+	}
+	for range fullFor - 1 {
+		if m.Observe(Usage{}); !full() {
+			t.Fatal("a port is not full any more after less than a minute")
+		}
+	}
+	if !m.Observe(Usage{}) || full() {
+		t.Error("a port is still full after a minute")
+	}
+	s := m.State()
+	want := []PortState{{Name: "gateways", TurnedAway: 1}, {Name: "proxy", Shed: 1}}
+	if !slices.Equal(s.Ports, want) {
+		t.Errorf("ports %v, want %v", s.Ports, want)
+	}
+	var none *Manager
+	none.Port("proxy").TurnAway()
 }

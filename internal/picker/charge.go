@@ -47,6 +47,10 @@ func (d *Decision) progress(tokens int) {
 	d.chargeUpTo(tokens)
 }
 
+// CountsTokens reports whether the tenant is charged for what is sent. Then the engine must not compress the answer: its tokens could not
+// be counted, and its bytes are few.
+func (d *Decision) CountsTokens() bool { return d.caller.pass.CountsTokens() }
+
 // chargeUpTo charges the tenant for what was not charged of so many tokens of the answer. d.mu is held.
 func (d *Decision) chargeUpTo(tokens int) {
 	before := d.charged.Load()

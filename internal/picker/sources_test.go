@@ -324,6 +324,63 @@ func TestARequestThatCannotBeRenderedBlamesNoEngine(t *testing.T) {
 	}
 }
 
+// refusing are engines of which one refuses all requests.
+type refusing struct {
+	fakeRenderer
+	pod   string
+	asked map[string]int
+}
+
+func (r refusing) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, key string) (Rendered, error) {
+	if r.asked[ep.Pod]++; ep.Pod == r.pod || r.pod == "all" {
+		return Rendered{}, fmt.Errorf("%w: status 404", ErrUnrenderable)
+	}
+	return r.fakeRenderer.Tokens(ctx, ep, route, body, key)
+}
+
+// TestAnEngineThatRefusesAllRequestsLeavesMatchingByTokens: what it refuses is asked of another, and that soon of the other only.
+func TestAnEngineThatRefusesAllRequestsLeavesMatchingByTokens(t *testing.T) {
+	r := refusing{fakeRenderer{ids: make([]uint32, 40)}, "", map[string]int{}}
+	spec := testSpec(t, 2)
+	r.pod = spec.Endpoints[0].Pod
+	p := New(Options{Now: newClock().Now, Renderer: r})
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	for range 12 {
+		d := pick(t, p, []byte(`{"model":"m","prompt":"text"}`))
+		if d.Tokens != TokensEngine {
+			t.Error("a request has no tokens")
+		}
+		d.End(Completed)
+	}
+	if n := r.asked[r.pod]; n != 1 {
+		t.Errorf("the engine that refuses was asked %d times in no time, want 1", n)
+	}
+}
+
+// TestWhatAllEnginesRefuseIsAskedTwice at most, and no engine is left alone for it.
+func TestWhatAllEnginesRefuseIsAskedTwice(t *testing.T) {
+	r := refusing{fakeRenderer{}, "all", map[string]int{}}
+	p := New(Options{Now: newClock().Now, Renderer: r})
+	if err := p.Apply([]Spec{testSpec(t, 3)}); err != nil {
+		t.Fatal(err)
+	}
+	pick(t, p, []byte(`{"model":"m","prompt":"text"}`)).End(Completed)
+	asked := 0
+	for _, n := range r.asked {
+		asked += n
+	}
+	if asked != renderAttempts {
+		t.Errorf("engines were asked %d times, want %d", asked, renderAttempts)
+	}
+	for _, m := range p.current.Load().pools[0].members {
+		if m.renderFrom.Load() != 0 {
+			t.Error("an engine is left alone for the request's fault")
+		}
+	}
+}
+
 // TestWhatKeptAnEngineFromRenderingIsSaid: a dead engine is no engine that cannot render.
 func TestWhatKeptAnEngineFromRenderingIsSaid(t *testing.T) {
 	for name, tc := range map[string]struct {

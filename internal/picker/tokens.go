@@ -116,7 +116,7 @@ var (
 	errUnproven = errors.New("the tokens of this kind of request are not proven")
 )
 
-// ErrUnrenderable is what a Renderer's error wraps when it does not concern the engine: no other would have answered.
+// ErrUnrenderable is what a Renderer's error wraps when it does not concern the engine: hardly any other would have answered.
 var ErrUnrenderable = errors.New("the request cannot be rendered")
 
 // ErrUnreachable is what a Renderer's error wraps when there was no connection to the engine. The error contains no text of the
@@ -284,29 +284,41 @@ func (v *view) keyed(s *scratch, ids []uint32, chain tokenizer.Chain, source Tok
 }
 
 // askEngine lets an engine render the request. The engines take turns; one that has not answered is left alone for a
-// while, and one that fails at once is replaced by the next.
+// while, and one that fails at once is replaced by the next. What one engine refuses is asked of another, too: it counts as not having
+// answered if that one answers. So an engine that refuses all requests does not switch matching by tokens off for its part of them.
 func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body []byte) (out Rendered, by *member, err error) {
 	ctx, cancel := context.WithTimeout(ctx, v.spec.Policy.EngineTokenBudget)
 	defer cancel()
 	err = noEndpoint(v.spec.Name)
+	refused, refusal := -1, error(nil)
 	for range renderAttempts {
 		i := v.nextRenderer(p.now())
-		if i < 0 {
+		if i < 0 || i == refused {
 			break
 		}
 		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r.Route, body, v.spec.EngineAPIKey); err == nil {
 			p.engineAnswered(v, i, nil)
+			if refused >= 0 {
+				p.engineAnswered(v, refused, refusal)
+			}
 			return out, v.members[i], nil
 		}
-		if errors.Is(err, ErrUnrenderable) || errors.Is(ctx.Err(), context.Canceled) {
+		if errors.Is(ctx.Err(), context.Canceled) {
 			break
+		}
+		if errors.Is(err, ErrUnrenderable) {
+			refused, refusal = i, err
+			continue
 		}
 		p.engineAnswered(v, i, err)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	if ctx.Err() != nil {
+	switch {
+	case refused >= 0 && !errors.Is(ctx.Err(), context.Canceled):
+		err = refusal
+	case ctx.Err() != nil:
 		err = ctx.Err()
 	}
 	return Rendered{Lacking: out.Lacking}, nil, err

@@ -15,6 +15,9 @@ import (
 // catchStream confines a panic to the stream whose message caused it, and authenticates the client before anything of a
 // message is taken. The first message must be small. Handlers of streams on which clients send one message authenticate only after that.
 func (s *Server) catchStream(server any, in grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	if from, ok := peer.FromContext(in.Context()); ok && s.options.Working != nil {
+		defer s.options.Working(from.Addr)()
+	}
 	if err := s.authenticate(in.Context(), info.FullMethod); err != nil {
 		return err
 	}

@@ -87,6 +87,9 @@ type ServerOptions struct {
 	OnOwn, OnRelease func(pool string, ep endpoint.Endpoint)
 	// InFlight, if set, is how many requests this picker has sent to an endpoint that have not ended.
 	InFlight func(id endpoint.ID) int
+	// Working, if set, is called when a stream begins, with the address of its client, and what it returns when the stream ends. Those of
+	// clients that are not authenticated end at once.
+	Working func(remote net.Addr) (end func())
 	// OnMoved is called when an endpoint's keys in the index have changed to another root.
 	OnMoved func(pool string)
 	Log     logr.Logger

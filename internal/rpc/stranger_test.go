@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -63,4 +64,33 @@ func TestHeadersOfCallsAreBounded(t *testing.T) {
 		}
 		cancel()
 	}
+}
+
+// TestStreamsAreWork: the listener learns when a stream begins and ends, so that it closes no connection with one for others.
+func TestStreamsAreWork(t *testing.T) {
+	begun, ended := make(chan net.Addr, 1), make(chan struct{}, 1)
+	p := startPicker(t, "127.0.0.1:0", ServerOptions{Auth: Anybody{}, Working: func(remote net.Addr) func() {
+		begun <- remote
+		return func() { ended <- struct{}{} }
+	}})
+	c, err := Dial(p.addr, DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, Report_Push_FullMethodName); err != nil {
+		t.Fatal(err)
+	}
+	if remote := <-begun; remote.Network() != "tcp" {
+		t.Errorf("a stream of %v", remote)
+	}
+	select {
+	case <-ended:
+		t.Error("the stream is open, and counts as ended")
+	default:
+	}
+	cancel()
+	<-ended
 }

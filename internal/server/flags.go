@@ -39,6 +39,7 @@ type options struct {
 	drainTimeout time.Duration
 	lameDuck     time.Duration
 	metricsOpen  bool
+	metricsHosts []string // public names of open metrics, in lower case
 	pprof        bool
 	validate     bool
 
@@ -97,6 +98,10 @@ func (o *options) flags(f *flag.FlagSet) (level *string) {
 	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks"+loopback)
 	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics, of /status and other diagnostics, and of a page that shows them"+loopback)
 	f.BoolVar(&o.metricsOpen, "metrics-open", false, "serve metrics without TLS and without authentication in a cluster; otherwise clients need the right to get inferencepools/metrics there")
+	f.Func("metrics-host", "serve metrics without authentication also under this public `name`; otherwise only under addresses and private names; can be repeated", func(name string) error {
+		o.metricsHosts = append(o.metricsHosts, hostName(name))
+		return nil
+	})
 	f.StringVar(&o.eventsAddress, "events-address", ":5557", "`address` for the event publishers of engines in pools with the source Listen; rank r connects to the port + r. It is opened only for such pools")
 	r := &o.reports
 	f.StringVar(&r.address, "report-address", ":9004", "`address` for reporters and peers; reports are accepted only if a flag configures how reporters authenticate")

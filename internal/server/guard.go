@@ -108,10 +108,10 @@ func reviewer(
 const accountPrefix = "system:serviceaccount:"
 
 // protect passes authorized requests to h; 401 for unknown clients, 403 for clients without the right, 503 while the right
-// cannot be checked.
-func (g *guard) protect(h http.Handler) http.Handler {
+// cannot be checked. Without a guard all requests are authorized that are for an own name, or one of names.
+func (g *guard) protect(h http.Handler, names []string) http.Handler {
 	if g == nil {
-		return withoutRebinding(h)
+		return withoutRebinding(h, names)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -160,8 +160,8 @@ func (g *guard) allows(ctx context.Context, account string) (bool, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.grants) >= maxGrants {
-		clear(g.grants)
+	if len(g.grants) >= maxGrants && !ok {
+		g.forgetOne()
 	}
 	life := refusalLife
 	if allowed {
@@ -169,6 +169,19 @@ func (g *guard) allows(ctx context.Context, account string) (bool, error) {
 	}
 	g.grants[account] = grant{allowed, now.Add(life)}
 	return allowed, nil
+}
+
+// forgetOne forgets a refusal, or else a grant, whose time ends first: so refused accounts, however many, do not make others wait for the
+// API server. g.mu is held.
+func (g *guard) forgetOne() {
+	first := ""
+	for account, one := range g.grants {
+		if before, known := g.grants[first]; !known || one.allowed != before.allowed && before.allowed ||
+			one.allowed == before.allowed && one.until.Before(before.until) {
+			first = account
+		}
+	}
+	delete(g.grants, first)
 }
 
 // metricsTLS is that of the metrics in a cluster, where tokens are shown: with the certificate for reporters; nil for none.

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -59,7 +60,7 @@ func TestMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 		},
 		now: clock, log: logr.Discard(), grants: map[string]grant{},
 	}
-	h := g.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	h := g.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
 	get := func(authorization string) int {
 		r, w := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody), httptest.NewRecorder()
 		if authorization != "" {
@@ -89,7 +90,7 @@ func TestMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 	closed := httptest.NewRecorder()
 	withToken := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
 	withToken.Header.Set("Authorization", prometheus)
-	(&guard{}).protect(h).ServeHTTP(closed, withToken)
+	(&guard{}).protect(h, nil).ServeHTTP(closed, withToken)
 	if closed.Code != 401 {
 		t.Errorf("without keys: %d, want 401", closed.Code)
 	}
@@ -139,10 +140,35 @@ func TestProfilesAreForThisMachineOrForThoseWhoMayGetMetrics(t *testing.T) {
 			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/pprof/goroutine?debug=1", nil)
 			request.RemoteAddr, request.Host = tc.from, "127.0.0.1:9090"
 			answer := httptest.NewRecorder()
-			tc.guard.protect(mux).ServeHTTP(answer, request)
+			tc.guard.protect(mux, nil).ServeHTTP(answer, request)
 			if answer.Code != tc.want {
 				t.Errorf("%d: %s, want %d", answer.Code, answer.Body, tc.want)
 			}
 		})
+	}
+}
+
+// TestRefusedAccountsEvictNoGrants: however many there are, accounts with the right do not wait for the API server again.
+func TestRefusedAccountsEvictNoGrants(t *testing.T) {
+	now, asked := time.Unix(1_800_000_000, 0), 0
+	g := &guard{grants: map[string]grant{}, now: func() time.Time { return now }}
+	g.review = func(_ context.Context, account string) (bool, error) {
+		asked++
+		return account == accountPrefix+"monitoring:prometheus", nil
+	}
+	allows := func(account string) bool {
+		allowed, err := g.allows(t.Context(), accountPrefix+account)
+		return err == nil && allowed
+	}
+	for i := range 3 * maxGrants {
+		if !allows("monitoring:prometheus") {
+			t.Fatal("the right is gone")
+		}
+		if allows(fmt.Sprint("other:", i)) {
+			t.Fatal("an account without the right is allowed")
+		}
+	}
+	if want := 1 + 3*maxGrants; asked != want || len(g.grants) != maxGrants {
+		t.Errorf("the API server was asked %d times, want %d; %d accounts are kept", asked, want, len(g.grants))
 	}
 }

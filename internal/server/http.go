@@ -31,8 +31,12 @@ import (
 // supportGrace is how long answers about health and metrics can take at the end.
 const supportGrace = time.Second
 
-// supportConnections is how many connections each of the ports for health and metrics takes.
-const supportConnections = 128
+// supportConnections is how many connections each of the ports for health and metrics takes. Probes begin at once and end with their
+// answer, so that connections to the port of health can be idle for healthIdle, and take as long for a header.
+const (
+	supportConnections = 128
+	healthIdle         = 2 * time.Second
+)
 
 // supportStreams is how many requests each of these connections carries at once, and healthStreams those for health, where a
 // prober needs one: calls of gRPC cost enough that a flood of them would delay picks. healthRequests and pageRequests are how many

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc/credentials"
@@ -103,6 +104,7 @@ type syncing struct {
 	library   *rpc.Library
 	peers     peers
 	operate   *rpc.OperateService // nil when no operator receives the state
+	reporting atomic.Pointer[accept.Listener]
 }
 
 // newSync makes the server for reporters and peers, if either is configured, and the sender to the peers.
@@ -121,6 +123,7 @@ func (a *app) newSync(all *options) error {
 		OnMoved:   a.moved,
 		InFlight:  func(id endpoint.ID) int { return a.picker.InFlight(id) },
 	}
+	server.Working = a.reportingWorks
 	var err error
 	if o.served() {
 		if server.Auth, err = o.authenticator(server.Log); err != nil {
@@ -183,7 +186,17 @@ func (a *app) serveSync(ctx context.Context, l net.Listener) error {
 	}
 	stop := context.AfterFunc(ctx, a.server.Close)
 	defer stop()
-	return a.server.Serve(accept.Limit(l, a.plan.reports, a.budget))
+	limited := accept.Limit(l, a.plan.reports, a.budget).Counting(a.overload.Port("reports"))
+	a.reporting.Store(limited)
+	return a.server.Serve(limited)
+}
+
+// reportingWorks notes that a stream of a connection of reporters, replicas or the operator is under way, until end is called.
+func (a *app) reportingWorks(remote net.Addr) (end func()) {
+	if l := a.reporting.Load(); l != nil {
+		return l.Stream(remote)
+	}
+	return func() {}
 }
 
 // target is what the server of reports needs to know of an endpoint.

@@ -184,7 +184,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 
 	return a.serveAll(ctx, o, l, servedParts{
 		gatewayTLS: gatewayTLS,
-		metrics:    dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.profiles(guard)))),
+		metrics:    dashboard.WithPage(guard.protect(a.metricsHandler(registry, o.profiles(guard)), o.metricsHosts)),
 		follow:     func(ctx context.Context) { source.Follow(ctx, a.apply) },
 	})
 }
@@ -225,14 +225,15 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 		}
 		return a.serve(serving, l, parts.gatewayTLS, o)
 	})
-	small := httpproxy.ServeOptions{Grace: supportGrace, MaxConnections: supportConnections, MaxStreams: supportStreams,
+	small := httpproxy.ServeOptions{Grace: supportGrace, MaxConnections: supportConnections, Brief: true, MaxStreams: supportStreams,
 		MaxRequests: healthRequests, Stall: supportStall, MaxHeaderBytes: supportHeader, Budget: budget.New(supportMemory, time.Now),
 		Log: a.log.WithName("http")}
 	health := small
-	health.MaxStreams, health.Stall = healthStreams, healthStall
+	health.MaxStreams, health.Stall, health.Port = healthStreams, healthStall, a.overload.Port("health")
+	health.ReadHeaderTimeout, health.IdleTimeout = healthIdle, healthIdle
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), health) })
 	pages := small
-	pages.MaxRequests, pages.Budget = pageRequests, budget.New(supportMemory, time.Now)
+	pages.MaxRequests, pages.Budget, pages.Port = pageRequests, budget.New(supportMemory, time.Now), a.overload.Port("metrics")
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, parts.metrics, pages) })
 	group.Go(func() error { return a.serveSync(support, l.reports) })
 	group.Go(func() error { a.publishToPeers(support); return nil })
@@ -258,7 +259,7 @@ func (a *app) serve(ctx context.Context, l *listeners, gatewayTLS *tls.Config, o
 	if l.proxy != nil {
 		group.Go(func() error {
 			return httpproxy.Serve(ctx, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, MaxConnections: a.plan.connections,
-				Budget: a.budget, Overload: a.overload, Log: a.log.WithName("http")})
+				Budget: a.budget, Overload: a.overload, Port: a.overload.Port("proxy"), Log: a.log.WithName("http")})
 		})
 	}
 	for i := range l.gateways {

@@ -106,9 +106,12 @@ func (ms *Meters) Take(now time.Time, name string, c *Class) (pass *Pass, reason
 	return &Pass{meters: ms, meter: m, class: c}, Admitted, 0
 }
 
+// CountsTokens reports whether the tenant has a rate of tokens.
+func (p *Pass) CountsTokens() bool { return p != nil && p.class.TokensPerMinute > 0 }
+
 // Charge counts tokens that the request has used, of its prompt or its answer. It can be called after Release.
 func (p *Pass) Charge(now time.Time, tokens int) {
-	if p == nil || p.class.TokensPerMinute <= 0 || tokens <= 0 {
+	if !p.CountsTokens() || tokens <= 0 {
 		return
 	}
 	p.meters.mu.Lock()

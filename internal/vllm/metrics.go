@@ -34,7 +34,7 @@ type Metrics struct {
 	// Rejections counts the requests that the engine has refused by a limit of its queue since it started, of all ranks.
 	Rejections float64
 	// MaxAdapters is how many LoRA adapters run at once, 0 when not reported; Adapters names those of requests that run or
-	// wait, with commas between them.
+	// wait, with commas between them, the first of them if there are very many.
 	MaxAdapters int
 	Adapters    string
 	// Asleep: the engine takes requests and computes none until it is woken. Discarded: it has given up its KV cache to
@@ -42,6 +42,30 @@ type Metrics struct {
 	Asleep, Discarded bool
 	// Paused is like Asleep, by the engine's control of generation. The metrics do not include it.
 	Paused bool
+}
+
+// maxAdapters is how many adapters of an engine are read that run, and that wait, and maxAdapterText the bytes of each list: the names are
+// looked through for each request.
+const maxAdapters, maxAdapterText = 256, 16 << 10
+
+// firstNames is the part of a list with commas that is read: its first names.
+func firstNames(list []byte) []byte {
+	whole := len(list) <= maxAdapterText
+	if !whole {
+		list = list[:maxAdapterText]
+	}
+	end := 0 // of the last whole name
+	for range maxAdapters {
+		i := bytes.IndexByte(list[end:], ',')
+		if i < 0 {
+			if whole {
+				end = len(list) + 1
+			}
+			break
+		}
+		end += i + 1
+	}
+	return list[:max(0, end-1)]
 }
 
 // ParseMetrics reads the Prometheus text of vLLM or SGLang for one data-parallel rank, in one scan that stops only at the
@@ -294,7 +318,7 @@ func (s *scan) result() (Metrics, error) {
 	if m.CacheTokens == 0 {
 		m.CacheTokens = limit(float64(m.NumBlocks) * float64(m.BlockSize))
 	}
-	switch run, wait := a.adapters.adaptersRun, a.adapters.adaptersFor; {
+	switch run, wait := firstNames(a.adapters.adaptersRun), firstNames(a.adapters.adaptersFor); {
 	case len(run) > 0 && len(wait) > 0:
 		m.Adapters = string(run) + "," + string(wait)
 	default: // one of them is empty

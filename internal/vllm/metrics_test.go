@@ -229,3 +229,26 @@ func BenchmarkParseMetrics(b *testing.B) {
 		}
 	}
 }
+
+// TestFewNamesOfAdaptersAreRead: they are looked through for each request.
+func TestFewNamesOfAdaptersAreRead(t *testing.T) {
+	for name, tc := range map[string]struct{ list, want string }{
+		"none":            {"", ""},
+		"one":             {"a", "a"},
+		"an empty name":   {"a,", "a,"},
+		"as many as read": {strings.Repeat("a,", maxAdapters-1) + "b", strings.Repeat("a,", maxAdapters-1) + "b"},
+		"one more":        {strings.Repeat("a,", maxAdapters-1) + "b,c", strings.Repeat("a,", maxAdapters-1) + "b"},
+		"millions":        {strings.Repeat("a,", 1<<21), strings.Repeat("a,", maxAdapters-1) + "a"},
+		"long names":      {strings.Repeat("a", 10<<10) + "," + strings.Repeat("b", 10<<10), strings.Repeat("a", 10<<10)},
+		"a longer name":   {strings.Repeat("a", 1<<20), ""},
+	} {
+		if got := string(firstNames([]byte(tc.list))); got != tc.want {
+			t.Errorf("%s: %d bytes are read, want %d", name, len(got), len(tc.want))
+		}
+		m, err := ParseMetrics([]byte("vllm:num_requests_running 3\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\""+tc.list+
+			"\",waiting_lora_adapters=\""+tc.list+"\"} 1"), 0)
+		if n := strings.Count(m.Adapters, ","); err != nil || n >= 2*maxAdapters {
+			t.Errorf("%s: %d adapters are kept, %v", name, n, err)
+		}
+	}
+}

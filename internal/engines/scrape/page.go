@@ -2,9 +2,7 @@ package scrape
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,13 +19,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
-)
-
-// Bounds on an engine's list of models: entries, and bytes of a name and of a root.
-const (
-	maxModels    = 4096
-	maxModelName = 256
-	maxModelRoot = 4096
 )
 
 // questions that can be under way at a page.
@@ -300,7 +291,7 @@ func (p *page) logChange(err error) {
 func (p *page) pollModels(ctx context.Context) {
 	var body bytes.Buffer
 	for {
-		err := p.get(ctx, "/v1/models", MaxPage, &body)
+		err := p.get(ctx, "/v1/models", maxModelPage, &body)
 		if ctx.Err() != nil {
 			return
 		}
@@ -355,59 +346,6 @@ func (p *page) digestModels(text []byte, err error) {
 		p.models[t.ID] = models
 		p.options.Models(t.ID, slices.Clone(models))
 	}
-}
-
-// Model is an entry of an engine's list of models.
-type Model struct {
-	Name string
-	// Parent is the model that an adapter belongs to; empty for base models. An adapter without a name for its parent
-	// has "?", so that it remains an adapter.
-	Parent string
-	// Root is where the engine has the weights from; empty where it does not report it.
-	Root string
-	// MaxLen is the context length in tokens; 0 where the engine does not report it.
-	MaxLen int
-}
-
-// Models reads the answer of GET /v1/models: sorted, each name once, with the first entry that has it. Names that are
-// empty or longer than 256 bytes are left out, roots longer than 4096 bytes are dropped, and no more than 4096 models
-// are returned. A field of an unexpected type counts as absent, so that it does not hide the other models.
-func Models(answer []byte) ([]Model, error) {
-	var list struct {
-		Data []struct {
-			ID          string          `json:"id"`
-			Parent      *string         `json:"parent"`
-			Root        json.RawMessage `json:"root"`
-			MaxModelLen json.RawMessage `json:"max_model_len"`
-		} `json:"data"`
-	}
-	if err := json.Unmarshal(answer, &list); err != nil {
-		return nil, fmt.Errorf("reading the list of models: %w", err)
-	}
-	if list.Data == nil {
-		return nil, errors.New("reading the list of models: no data")
-	}
-	var models []Model
-	for _, m := range list.Data {
-		if m.ID == "" || len(m.ID) > maxModelName {
-			continue
-		}
-		entry := Model{Name: m.ID}
-		if m.Parent != nil {
-			entry.Parent = cmp.Or(*m.Parent, "?")
-		}
-		if len(m.Root) <= maxModelRoot {
-			_ = json.Unmarshal(m.Root, &entry.Root)
-		}
-		var length int32
-		if json.Unmarshal(m.MaxModelLen, &length) == nil {
-			entry.MaxLen = int(max(0, length))
-		}
-		models = append(models, entry)
-	}
-	slices.SortStableFunc(models, func(a, b Model) int { return cmp.Compare(a.Name, b.Name) })
-	models = slices.CompactFunc(models, func(a, b Model) bool { return a.Name == b.Name })
-	return models[:min(len(models), maxModels)], nil
 }
 
 // statusError is an answer with another status than 200.

@@ -16,13 +16,15 @@ import (
 const (
 	pausedEvery = 5
 	absentEvery = 6
+	// maxPausedPage is the largest answer, in bytes.
+	maxPausedPage = 4 << 10
 )
 
 // pollPaused asks whether the engine is paused until ctx ends.
 func (p *page) pollPaused(ctx context.Context) {
 	var body bytes.Buffer
 	for {
-		err := p.get(ctx, "/is_paused", MaxPage, &body)
+		err := p.get(ctx, "/is_paused", maxPausedPage, &body)
 		wait := absentEvery * p.options.ModelsEvery
 		_ = p.caught("/is_paused", func() { wait = p.digestPaused(body.Bytes(), err) })
 		if ctx.Err() != nil || !p.pause(ctx, wait) {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -342,6 +343,12 @@ func TestModels(t *testing.T) {
 			[]Model{{"a", "m", "", 0}, {"b", "m", "/lora/b", 0}, {"m", "", "/models/m", 8192}}, true},
 		"an adapter without a base model": {`{"data":[{"id":"a","parent":""}]}`, []Model{{"a", "?", "", 0}}, true},
 		"names out of bounds":             {`{"data":[{"id":"","parent":"m"},{"id":"` + strings.Repeat("x", 300) + `","parent":"m"}]}`, nil, true},
+		"a base model out of bounds":      {`{"data":[{"id":"m"},{"id":"a","parent":"` + strings.Repeat("x", 300) + `"}]}`, []Model{{Name: "m"}}, true},
+		"other fields, also nested ones":  {`{"object":{"data":[{"id":"x"}]},"data":[{"id":"m","permission":[{"id":"p"}]}],"more":1}`, []Model{{Name: "m"}}, true},
+		"a list that is cut off":          {`{"data":[{"id":"m"}`, nil, false},
+		"a list of another type":          {`{"data":{"id":"m"}}`, nil, false},
+		"null":                            {`{"data":null}`, nil, false},
+		"entries of another type":         {`{"data":[1]}`, nil, false},
 		"a root out of bounds":            {`{"data":[{"id":"m","root":"` + long + `"}]}`, []Model{{Name: "m"}}, true},
 		"a root of another type":          {`{"data":[{"id":"m","root":{"x":1},"max_model_len":7}]}`, []Model{{"m", "", "", 7}}, true},
 		"a length of another type":        {`{"data":[{"id":"m","max_model_len":"8k"},{"id":"n","max_model_len":1e400}]}`, []Model{{Name: "m"}, {Name: "n"}}, true},
@@ -366,6 +373,18 @@ func TestModels(t *testing.T) {
 	}
 	if got, err := Models([]byte(`{"data":[` + strings.Join(many, ",") + `]}`)); err != nil || len(got) != maxModels {
 		t.Errorf("got %d names, %v", len(got), err)
+	}
+}
+
+// TestAHostileListOfModelsTakesLittle: entries take a hundred times their bytes when they are decoded.
+func TestAHostileListOfModelsTakesLittle(t *testing.T) {
+	answer := []byte(`{"data":[` + strings.Repeat("{},", maxModelPage/3) + `{}]}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := Models(answer)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; err != nil || took > 2*maxModelPage {
+		t.Errorf("%d bytes take %d, %v", len(answer), took, err)
 	}
 }
 

@@ -22,6 +22,9 @@ const (
 	keepBuffer = 2 * maxDirect
 	// maxHeader is the largest header of an answer where nothing else is set, bytes.
 	maxHeader = 1 << 20
+	// maxFields is how many fields the header of an answer can have, those of interim answers included. A field takes more than 100 bytes
+	// besides its own, and is kept while the rest of the header is awaited.
+	maxFields = 256
 	// maxInterim is the number of interim answers (1xx) that are skipped.
 	maxInterim = 5
 	// lateAnswer is how long an answer can take to arrive after the engine has closed the connection to the request.
@@ -65,6 +68,8 @@ type directConn struct {
 	net.Conn
 	reader *bufio.Reader // nil while it is idle
 	left   int64         // bytes that can be read before the header of the answer ends
+	lines  int           // of the header, so far
+	text   bool          // the present line of the header has some
 	since  time.Time     // it is idle
 	used   bool          // it has carried a request before
 }
@@ -77,8 +82,31 @@ func (c *directConn) Read(p []byte) (int, error) {
 		return 0, errHeaderTooLarge
 	}
 	n, err := c.Conn.Read(p)
-	c.left -= int64(n)
+	if c.left -= int64(n); c.left < math.MaxInt32 && !c.fits(p[:n]) { // else it is of the body
+		c.left = 0
+		return 0, errHeaderTooLarge
+	}
 	return n, err
+}
+
+// fits counts the lines of the header in what was read, and reports whether they are not too many. What follows the header is not
+// looked at, unless it is another one, after that of an interim answer.
+func (c *directConn) fits(p []byte) bool {
+	for {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			c.text = c.text || len(p) > 0
+			return true
+		}
+		empty := !c.text && len(bytes.TrimRight(p[:i], "\r")) == 0
+		c.text, p = false, p[i+1:]
+		if c.lines++; c.lines > maxFields+maxInterim {
+			return false
+		}
+		if empty && !bytes.HasPrefix(p, []byte("HTTP/1.")) {
+			return true
+		}
+	}
 }
 
 var requestBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
@@ -236,7 +264,7 @@ func (d *direct) exchange(
 		}
 		return nil, false, err
 	}
-	c.left, c.reader = d.base.MaxResponseHeaderBytes, d.readers.Get().(*bufio.Reader)
+	c.left, c.lines, c.text, c.reader = d.base.MaxResponseHeaderBytes, 0, false, d.readers.Get().(*bufio.Reader)
 	c.reader.Reset(c)
 	written, err := c.send(r)
 	sentAt := time.Now()

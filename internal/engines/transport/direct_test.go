@@ -321,6 +321,39 @@ func TestDirectHasNoGoroutines(t *testing.T) {
 	}
 }
 
+// TestHeadersOfAnswersHaveFewFields: also if the rest of the header never comes, and after interim answers, but not the body.
+func TestHeadersOfAnswersHaveFewFields(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n"
+	fields, body := strings.Repeat("a:b\r\n", maxFields-10), strings.Repeat("\n", 3000)
+	for name, tc := range map[string]struct {
+		answer string
+		fits   bool
+	}{
+		"few fields":                     {ok + fields + "\r\n" + body, true},
+		"many fields":                    {ok + fields + fields + "\r\n" + body, false},
+		"many fields, and nothing more":  {ok + strings.Repeat(fields, 10), false},
+		"many fields in interim answers": {strings.Repeat("HTTP/1.1 100 Continue\r\n"+fields[:len(fields)/2]+"\r\n", 4) + ok + "\r\n" + body, false},
+		"interim answers":                {strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 4) + ok + fields + "\r\n" + body, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, _ := scripted(t, tc.answer)
+			base := &http.Transport{DialContext: new(net.Dialer).DialContext}
+			answer, err := newDirect(base).RoundTrip(request(t.Context(), "GET", address, ""))
+			if err == nil {
+				var text []byte
+				text, err = io.ReadAll(answer.Body)
+				_ = answer.Body.Close()
+				if string(text) != body {
+					t.Errorf("%d bytes arrive", len(text))
+				}
+			}
+			if tc.fits != (err == nil) || !tc.fits && !errors.Is(err, errHeaderTooLarge) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
 func BenchmarkRoundTrip(b *testing.B) {
 	l, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

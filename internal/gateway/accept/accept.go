@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
@@ -14,31 +15,49 @@ import (
 // Cost is about what a connection takes while it is idle, in bytes: buffers, a goroutine and its stack.
 const Cost = 16 << 10
 
-// Listener closes connections for which there is no room at once: more than a number (one address can have as many as
-// are free), or more than the budget has memory for. Without it clients could use up the descriptors that health checks
-// and connections to engines need.
+// Listener bounds connections: to a number (one network can have as many as are free), and to what the budget has memory for. Without
+// it clients could use up the descriptors that health checks and connections to engines need. If there is no room for a new connection,
+// idle ones of networks that have more are closed for it (shed.go). Without any, the new connection is closed at once.
+//
+// A network is what budget.Client says: an IPv4 address, or 64 bits of IPv6.
 type Listener struct {
 	net.Listener
 	most   int
 	budget *budget.Budget // nil for none
 	// headers: connections account for the headers of HTTP requests.
 	headers bool
-	// overloaded reports whether new connections are closed; nil for never.
+	// each is how many bytes the headers of one connection can take; 0 for no limit.
+	each int64
+	// shedsBusy: connections at work are closed, too, if none is idle.
+	shedsBusy bool
+	// overloaded reports whether new connections are closed; nil for never. port counts what is closed.
 	overloaded *overload.Manager
+	port       *overload.Port
 
-	mu    sync.Mutex
-	open  int
-	hosts map[string]int // connections by address
-	// pacers are the credits of addresses that have connections, or debt; all is that of all addresses together.
+	// arrivals is how many connections were accepted: the clock by which connections are idle.
+	arrivals atomic.Int64
+
+	mu       sync.Mutex
+	conns    map[*Conn]struct{}
+	networks map[string]*network // that have connections
+	// inVain is when there was last nothing to shed.
+	inVain time.Time
+	// pacers are the credits of networks that have connections, or debt; all is that of all networks together.
 	pacers map[string]*pacer
 	all    pacer
-	// turnedAway is how many connections were closed.
-	turnedAway int
+}
+
+// network is what a Listener knows of the connections of a network.
+type network struct {
+	conns int
+	// inVain is when there was last nothing to shed for it.
+	inVain time.Time
 }
 
 // Limit accepts at most so many connections of l at once. Each takes Cost bytes of the budget, unless that is nil.
 func Limit(l net.Listener, most int, b *budget.Budget) *Listener {
-	return &Listener{Listener: l, most: most, budget: b, hosts: map[string]int{}, pacers: map[string]*pacer{}, all: pacer{times: allAddresses}}
+	return &Listener{Listener: l, most: most, budget: b, port: new(overload.Port), conns: map[*Conn]struct{}{},
+		networks: map[string]*network{}, pacers: map[string]*pacer{}, all: pacer{times: allAddresses}}
 }
 
 // LimitHTTP is Limit for a server of HTTP. The headers of requests draw on the budget, too: while they arrive by what is read of
@@ -52,6 +71,27 @@ func LimitHTTP(l net.Listener, most int, b *budget.Budget) *Listener {
 // During closes new connections while a manager says so.
 func (l *Listener) During(m *overload.Manager) *Listener {
 	l.overloaded = m
+	return l
+}
+
+// Counting counts in p what is closed for want of room; nil for no count.
+func (l *Listener) Counting(p *overload.Port) *Listener {
+	if p != nil {
+		l.port = p
+	}
+	return l
+}
+
+// Dividing gives each connection the same part of a budget that is the listener's alone, of so many bytes: so none can take what another
+// needs.
+func (l *Listener) Dividing(bytes int64) *Listener {
+	l.each = max(1, bytes/int64(l.most)-Cost)
+	return l
+}
+
+// SheddingBusy lets connections at work be closed for new ones, too, if none is idle: for servers whose answers take little time.
+func (l *Listener) SheddingBusy() *Listener {
+	l.shedsBusy = true
 	return l
 }
 
@@ -72,53 +112,62 @@ func (l *Listener) Accept() (net.Conn, error) {
 // admit counts a connection; nil when there is no room for it.
 func (l *Listener) admit(conn net.Conn) *Conn {
 	address := conn.RemoteAddr().String()
-	host := budget.Host(address)
+	owner := budget.Client(address)
 	short := l.overloaded.Refuses(overload.Connections)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if short || l.hosts[host] >= l.most-l.open {
-		l.turnedAway++
+	n := l.networks[owner]
+	if n == nil {
+		n = new(network)
+	}
+	if short || n.conns >= l.most-len(l.conns) && !l.makeRoom(owner, n) {
+		l.port.TurnAway()
 		return nil
 	}
-	var account *budget.Account
+	c := &Conn{Conn: conn, listener: l, owner: owner, host: budget.Host(address), headers: l.headers, reading: l.headers,
+		closed: make(chan struct{}), pacer: l.pacerOf(owner), all: &l.all}
 	if l.budget != nil {
-		account = l.budget.Open(budget.Connections, host, address, nil)
-		if !account.Take(Cost) {
-			account.Close()
-			l.turnedAway++
+		c.account = l.budget.Open(budget.Connections, owner, address, nil)
+		if !c.account.Take(Cost) {
+			c.account.Close()
+			l.port.TurnAway()
 			return nil
 		}
 	}
-	l.open++
-	l.hosts[host]++
-	closed := make(chan struct{})
-	leave := sync.OnceFunc(func() {
-		close(closed)
-		account.Close()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.open--
-		if l.hosts[host]--; l.hosts[host] == 0 {
-			delete(l.hosts, host)
-		}
-	})
-	return &Conn{Conn: conn, account: account, headers: l.headers, reading: l.headers, closed: closed, pacer: l.pacerOf(host), all: &l.all,
-		leave: leave}
+	c.used.Store(l.arrivals.Add(1))
+	l.conns[c] = struct{}{}
+	n.conns++
+	l.networks[owner] = n
+	return c
+}
+
+// forget stops counting a connection. l.mu is held.
+func (l *Listener) forget(c *Conn) {
+	if _, counted := l.conns[c]; !counted {
+		return
+	}
+	delete(l.conns, c)
+	close(c.closed)
+	c.account.Close()
+	n := l.networks[c.owner]
+	if n.conns--; n.conns == 0 {
+		delete(l.networks, c.owner)
+	}
 }
 
 // manyPacers is how many credits there are at least before those without connections are looked through.
 const manyPacers = 256
 
-// pacerOf returns the credit of an address. l.mu is held.
-func (l *Listener) pacerOf(host string) *pacer {
-	if p := l.pacers[host]; p != nil {
+// pacerOf returns the credit of a network. l.mu is held.
+func (l *Listener) pacerOf(owner string) *pacer {
+	if p := l.pacers[owner]; p != nil {
 		return p
 	}
-	if len(l.pacers) > 2*len(l.hosts)+manyPacers {
+	if len(l.pacers) > 2*len(l.networks)+manyPacers {
 		now := time.Now()
-		maps.DeleteFunc(l.pacers, func(host string, p *pacer) bool { return l.hosts[host] == 0 && p.even(now) })
+		maps.DeleteFunc(l.pacers, func(owner string, p *pacer) bool { return l.networks[owner] == nil && p.even(now) })
 	}
 	p := &pacer{times: 1}
-	l.pacers[host] = p
+	l.pacers[owner] = p
 	return p
 }

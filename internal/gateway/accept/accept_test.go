@@ -8,7 +8,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
-// accepted is how many of n connections to a listener are kept open, and closes them.
+// accepted is how many of n connections to a listener are kept open while each is at work, and closes them.
 func accepted(t *testing.T, l *Listener, n int) (kept int) {
 	t.Helper()
 	var clients, servers []net.Conn
@@ -27,10 +27,11 @@ func accepted(t *testing.T, l *Listener, n int) (kept int) {
 			if err != nil {
 				return
 			}
+			c.(*Conn).Work(true)
 			done <- c
 		}
 	}()
-	turnedAway := func() int { l.mu.Lock(); defer l.mu.Unlock(); return l.turnedAway }
+	turnedAway := func() int { return int(l.port.TurnedAway()) }
 	deadline := time.Now().Add(20 * time.Second)
 	for len(servers)+turnedAway() < n {
 		select {
@@ -74,8 +75,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 			if n := accepted(t, l, 30); n != tc.want {
 				t.Errorf("%d connections are taken, want %d", n, tc.want)
 			}
-			if l.open != 0 || len(l.hosts) != 0 || tc.budget != nil && tc.budget.Stats().Held != 0 {
-				t.Errorf("%d connections are left", l.open)
+			if len(l.conns) != 0 || len(l.networks) != 0 || tc.budget != nil && tc.budget.Stats().Held != 0 {
+				t.Errorf("%d connections are left", len(l.conns))
 			}
 		})
 	}

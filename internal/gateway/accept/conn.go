@@ -49,10 +49,18 @@ const (
 // headers with many fields are read slowly, and so are many light frames.
 type Conn struct {
 	net.Conn
-	leave   func()
-	account *budget.Account // nil without a budget
-	headers bool
-	closed  chan struct{}
+	listener    *Listener
+	owner, host string          // the network and the address of the client
+	account     *budget.Account // nil without a budget
+	headers     bool
+	closed      chan struct{} // once the connection is not counted any more
+	// active: the server says that a request is under way. begun: its header was complete. A connection with both is at work. used is the
+	// listener's clock when it last was, or began.
+	active, begun atomic.Bool
+	used          atomic.Int64
+	streams       int          // of Listener.Stream; guarded by the listener's mu
+	held          atomic.Int64 // bytes of headers, if the listener bounds them
+
 	writing atomic.Bool  // a write waits
 	written atomic.Int64 // bytes, since the reading goroutine last looked
 
@@ -160,11 +168,32 @@ func (c *Conn) count(p []byte) (beyond int, room bool) {
 		return 0, true
 	}
 	n := int64(len(p)) + int64(bytes.Count(p, []byte{'\n'}))*fieldCost
-	if !c.account.Take(n) {
+	if !c.take(n) {
 		return 0, false
 	}
 	c.taken += n
 	return c.lines.count(p), true
+}
+
+// take takes bytes of the budget, if the connection does not hold as much as one can.
+func (c *Conn) take(n int64) bool {
+	most := c.listener.each
+	if most == 0 {
+		return c.account.Take(n)
+	}
+	if c.held.Add(n) > most || !c.account.Take(n) {
+		c.held.Add(-n)
+		return false
+	}
+	return true
+}
+
+// put gives bytes back.
+func (c *Conn) put(n int64) {
+	c.account.Put(n)
+	if c.listener.each > 0 {
+		c.held.Add(-n)
+	}
 }
 
 // Begin accounts for the header of a request whose handler begins, until the returned function is called. It fails if there is
@@ -172,17 +201,21 @@ func (c *Conn) count(p []byte) (beyond int, room bool) {
 // that was sent before the last one was answered (pipelining) were taken for a body. Connections that do not account for headers always
 // have room.
 func (c *Conn) Begin(r *http.Request) (end func(), room bool) {
-	if c == nil || c.account == nil {
+	if c == nil {
+		return func() {}, true
+	}
+	c.begun.Store(true)
+	if c.account == nil {
 		return func() {}, true
 	}
 	counted := c.read(false)
 	cost, fields := headerCost(r)
-	if !c.account.Take(cost) {
+	if !c.take(cost) {
 		c.read(r.ProtoMajor < 2)
 		return nil, false
 	}
 	end = func() {
-		c.account.Put(cost)
+		c.put(cost)
 		c.read(r.ProtoMajor < 2)
 		if r.ProtoMajor < 2 && !c.pay(max(0, valuesOf(r.Trailer)-FreeFields)) { // they came with the body
 			_ = c.Conn.Close()
@@ -215,7 +248,7 @@ func (c *Conn) read(header bool) (beyond int) {
 	defer c.mu.Unlock()
 	beyond = max(0, c.lines.fields-FreeFields)
 	c.reading = header && c.headers
-	c.account.Put(c.taken)
+	c.put(c.taken)
 	c.taken, c.lines = 0, lines{}
 	return beyond
 }
@@ -268,7 +301,11 @@ func (p *paced) Read(b []byte) (int, error) {
 
 // Close closes the connection.
 func (c *Conn) Close() error {
-	defer c.leave()
+	defer func() {
+		c.listener.mu.Lock()
+		defer c.listener.mu.Unlock()
+		c.listener.forget(c)
+	}()
 	return c.Conn.Close()
 }
 

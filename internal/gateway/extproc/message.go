@@ -55,6 +55,9 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if x.body.changed && x.head.get("content-length") != "" {
 		put(m, "content-length", strconv.Itoa(x.body.size))
 	}
+	if d.CountsTokens() && x.head.get("accept-encoding") != "" {
+		m.RemoveHeaders = append(m.RemoveHeaders, "accept-encoding")
+	}
 	if x.span != nil {
 		x.inject(m)
 	}

@@ -115,3 +115,20 @@ func TestAStrangersBodyIsNotHeld(t *testing.T) {
 	s.cancel()
 	h.idle()
 }
+
+// TestAnswersThatAreChargedForAreNotCompressed: the bytes of a compressed answer say little about its tokens.
+func TestAnswersThatAreChargedForAreNotCompressed(t *testing.T) {
+	got := make(chan http.Header, 1)
+	s := keyed(t, engine(t, func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Clone()
+		_, _ = io.WriteString(w, "{}")
+	}))
+	s.Policy.Admission.Tenants.Classes["some"].TokensPerMinute = 1000
+	g := newHouse(t, Options{}, ServeOptions{}, s).envoy(envoytest.Options{})
+	for key, want := range map[string]bool{"small": false, "acme": true} {
+		_ = read(t, g.post("/v1/completions", completion, "Authorization", "Bearer k-"+key, "Accept-Encoding", "br"))
+		if coding := await(t, got).Get("Accept-Encoding"); (coding == "br") != want {
+			t.Errorf("%s: the engine is asked for the coding %q", key, coding)
+		}
+	}
+}

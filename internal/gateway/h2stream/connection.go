@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/gateway/accept"
 )
 
 const (
@@ -49,10 +50,11 @@ type connection struct {
 	wire   *wire
 	sink   io.Writer // of frames: TLS, or the wire
 	client net.Addr
-	host   string      // of client
-	lived  atomic.Bool // something was read since the keeper last looked
-	keeper *time.Timer
-	elder  *time.Timer
+	// host and network are client's address and its network, by which floods and memory are counted.
+	host, network string
+	lived         atomic.Bool // something was read since the keeper last looked
+	keeper        *time.Timer
+	elder         *time.Timer
 	// account is what the connection takes besides its streams.
 	account *budget.Account
 
@@ -99,12 +101,13 @@ var (
 )
 
 func newConnection(s *Server, socket net.Conn) *connection {
-	host := budget.Host(socket.RemoteAddr().String())
+	address := socket.RemoteAddr().String()
+	network := budget.Client(address)
 	return &connection{
-		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: host,
-		account:    s.options.Budget.Open(budget.Connections, host, socket.RemoteAddr().String(), nil),
+		server: s, wire: newWire(socket), client: socket.RemoteAddr(), host: budget.Host(address), network: network,
+		account:    s.options.Budget.Open(budget.Connections, network, address, nil),
 		streams:    map[uint32]*Stream{},
-		credit:     credit{left: firstCredit, at: time.Now(), savings: s.savings, host: host},
+		credit:     credit{left: firstCredit, at: time.Now(), savings: s.savings, network: network},
 		sendWindow: firstWindow, peerWindow: firstWindow, peerFrame: maxFrame,
 	}
 }
@@ -224,6 +227,13 @@ func (c *connection) sayGoodbye(code http2.ErrCode) {
 	c.plain = appendGoAway(c.plain, c.newest, code)
 	c.unlock()
 	c.flush()
+}
+
+// work tells the listener whether the connection has streams: those without give way to new connections. mu is held.
+func (c *connection) work(under bool) {
+	if counted, ok := c.wire.socket.(*accept.Conn); ok {
+		counted.Work(under)
+	}
 }
 
 // end is the end of everything about the connection. The reading goroutine calls it.

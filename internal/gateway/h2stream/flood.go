@@ -13,7 +13,7 @@ import (
 // Floods: frames that cost the sender nothing and the server something. Every connection has credit for such frames, which
 // grows with time and with the bytes of messages in both directions; a connection without credit is closed. A new connection has little
 // of its own, and draws more from the savings of its address: so a client that connects again gets no more than one that stays. Gateways
-// send messages, which earn more than they spend, and need no savings.
+// send messages, which earn more than they spend, and need no savings. In IPv6, the address is a network of 64 bits (budget.Client).
 //
 // Streams that a client opens and resets at once ("rapid reset", CVE-2023-44487), or makes the server reset ("made you reset",
 // CVE-2025-8671), are counted as Envoy does since 1.27.1, and for all connections of an address together. While most streams of an
@@ -53,7 +53,7 @@ type credit struct {
 	left    int
 	at      time.Time // when time was last counted
 	savings *savings
-	host    string
+	network string
 }
 
 // spend pays for a frame, and fails when the client has nothing left.
@@ -66,7 +66,7 @@ func (c *credit) spend(n int) error {
 		c.left, c.at = min(maxCredit, c.left+more), now
 	}
 	if c.left < 0 {
-		c.left += c.savings.draw(c.host, firstCredit-c.left, now)
+		c.left += c.savings.draw(c.network, firstCredit-c.left, now)
 	}
 	if c.left < 0 {
 		return errFlood
@@ -114,10 +114,10 @@ type saved struct {
 func newSavings() *savings { return &savings{newAddresses[saved]()} }
 
 // draw takes up to n of an address's credit, and returns how much.
-func (s *savings) draw(host string, n int, now time.Time) int {
+func (s *savings) draw(network string, n int, now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one, known := s.of[host]
+	one, known := s.of[network]
 	if !known {
 		if !s.room(now, func(other saved) bool { return other.grown(now) == maxCredit }) {
 			return 0
@@ -127,7 +127,7 @@ func (s *savings) draw(host string, n int, now time.Time) int {
 	have := one.grown(now)
 	n = min(n, have)
 	if n > 0 {
-		s.of[host] = saved{have - n, now}
+		s.of[network] = saved{have - n, now}
 	}
 	return n
 }
@@ -164,25 +164,25 @@ type addressLives struct {
 func newNeighbors() *neighbors { return &neighbors{newAddresses[*addressLives]()} }
 
 // end notes a stream of an address that has ended.
-func (n *neighbors) end(host string, now time.Time) {
+func (n *neighbors) end(network string, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	one := n.of[host]
+	one := n.of[network]
 	if one == nil {
 		if !n.room(now, func(other *addressLives) bool { return other.forget(now).ended == 0 }) {
 			return
 		}
 		one = &addressLives{at: now}
-		n.of[host] = one
+		n.of[network] = one
 	}
 	one.forget(now).end()
 }
 
 // reset notes that a stream of an address that has ended was reset prematurely, and reports whether too many were.
-func (n *neighbors) reset(host string, now time.Time) (flood bool) {
+func (n *neighbors) reset(network string, now time.Time) (flood bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	one := n.of[host]
+	one := n.of[network]
 	if one == nil {
 		return false
 	}
@@ -205,7 +205,7 @@ func (a *addressLives) forget(now time.Time) *addressLives {
 // endLife notes a stream that has ended. mu is held.
 func (c *connection) endLife() {
 	c.lives.end()
-	c.server.neighbors.end(c.host, time.Now())
+	c.server.neighbors.end(c.network, time.Now())
 }
 
 // resetLife notes that a stream that has ended was reset prematurely, by the client or because of it, and reports whether too many
@@ -213,7 +213,7 @@ func (c *connection) endLife() {
 func (c *connection) resetLife() (flood bool) {
 	c.lives.premature++
 	few := fewResets
-	if c.server.neighbors.reset(c.host, time.Now()) {
+	if c.server.neighbors.reset(c.network, time.Now()) {
 		few = fewOwnResets
 	}
 	return c.lives.flood(few)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
@@ -229,6 +230,7 @@ func TestStreamsAreBoundedAndClientsAreTold(t *testing.T) {
 	}
 }
 
+// TestConnectionsAreBounded: while each has a stream.
 func TestConnectionsAreBounded(t *testing.T) {
 	const connections = 10
 	h := newHouse(t, Options{MaxConnections: connections}, func(_ *Call, s *Stream) *handler { return echo(s) })
@@ -244,6 +246,10 @@ func TestConnectionsAreBounded(t *testing.T) {
 		_ = http2.NewFramer(socket, nil).WriteSettings()
 		if _, err := http2.NewFramer(nil, socket).ReadFrame(); err == nil {
 			served++
+			c := &client{t: t, socket: socket, Framer: http2.NewFramer(socket, socket)}
+			c.head = hpack.NewEncoder(&c.buf)
+			c.open(1, false)
+			eventually(t, "the stream is open", func() bool { opened, _ := h.counts(); return opened == served })
 		}
 	}
 	if served != connections/2 {

@@ -110,6 +110,9 @@ func (c *connection) takeHeaders(f *http2.MetaHeadersFrame) error {
 	c.mu.Lock()
 	s.sendWindow = c.peerWindow
 	c.streams[id] = s
+	if len(c.streams) == 1 {
+		c.work(true)
+	}
 	c.unended++
 	c.mu.Unlock()
 	s.start(call)

@@ -64,7 +64,7 @@ type Options struct {
 	// Overload closes new connections while resources are short; nil for never.
 	Overload *overload.Manager
 	// MaxStreams is the most open streams on one connection, announced to clients; 4096. MaxConnections is the most
-	// connections; one address can have as many as are free; 1024.
+	// connections; one network can have as many as are free, and those without streams give way to those of networks with fewer; 1024.
 	MaxStreams, MaxConnections int
 	// Idle is how long a stream can have no traffic; 1 h. RequestIdle is the same until the stream's request is complete
 	// (Stream.Complete); 1 min.
@@ -150,7 +150,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 
 // accept takes connections. Its error is nil when ctx has ended.
 func (s *Server) accept(ctx context.Context, listener net.Listener) error {
-	listener = accept.Limit(listener, s.options.MaxConnections, nil).During(s.options.Overload) // its streams draw on the budget
+	// Its streams draw on the budget.
+	listener = accept.Limit(listener, s.options.MaxConnections, nil).During(s.options.Overload).Counting(s.options.Overload.Port("gateways"))
 	wait := time.Duration(0)
 	for {
 		nc, err := listener.Accept()

@@ -76,7 +76,7 @@ type segment struct {
 
 func newStream(c *connection, id uint32) *Stream {
 	s := &Stream{c: c, id: id, busy: true, opened: time.Now()}
-	s.account = c.server.options.Budget.Open(budget.Streams, c.host, c.client.String(), s.shed)
+	s.account = c.server.options.Budget.Open(budget.Streams, c.network, c.client.String(), s.shed)
 	return s
 }
 
@@ -339,7 +339,9 @@ func (s *Stream) over(c *connection) {
 		return
 	}
 	s.isOver = true
-	delete(c.streams, s.id)
+	if delete(c.streams, s.id); len(c.streams) == 0 {
+		c.work(false)
+	}
 	c.endLife()
 	for len(s.queue) > 0 {
 		s.pop()

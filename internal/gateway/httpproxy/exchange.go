@@ -319,8 +319,8 @@ func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, er
 	ep := e.decision.Targets[e.attempt].Endpoint
 	e.taken = new(atomic.Bool)
 	header := requestHeader(e.request, ep, e.client.engineID, e.decision)
-	if e.asksUsage || e.decision.Leg() == picker.PrefillLeg {
-		header["Accept-Encoding"] = []string{"identity"} // nothing can be taken out of a compressed answer
+	if e.asksUsage || e.decision.Leg() == picker.PrefillLeg || e.decision.CountsTokens() {
+		header["Accept-Encoding"] = []string{"identity"} // nothing can be taken out of a compressed answer, or counted
 	}
 	if span := e.client.span; span != nil {
 		delete(header, "Tracestate") // of a context that cannot be read

@@ -8,9 +8,13 @@ import (
 	"time"
 )
 
-// TestAServerTakesSoManyConnections: further ones are closed, and taken when others have ended.
+// TestAServerTakesSoManyConnections with a request under way: further ones are closed, and taken when others have ended.
 func TestAServerTakesSoManyConnections(t *testing.T) {
-	address, _, _ := served(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }, ServeOptions{MaxConnections: 4})
+	address, _, _ := served(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "ok")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}, ServeOptions{MaxConnections: 4})
 	var open []net.Conn
 	works := func() bool {
 		c, err := net.Dial("tcp", address)

@@ -28,10 +28,15 @@ type ServeOptions struct {
 	ReadHeaderTimeout, IdleTimeout time.Duration
 	// MaxHeaderBytes of a request; 64 KiB.
 	MaxHeaderBytes int
-	// MaxConnections is the most connections at once; one address can have as many as are free; 16384. Budget is
-	// what they and the headers of their requests draw on; nil for none.
+	// MaxConnections is the most connections at once; one network can have as many as are free, and idle ones give way to those of
+	// networks with fewer; 16384. Budget is what they and the headers of their requests draw on; nil for none.
 	MaxConnections int
 	Budget         *budget.Budget
+	// Port counts the connections that are closed for want of room; nil for no count.
+	Port *overload.Port
+	// Brief is for handlers whose answers take little time: connections at work give way to new ones, too, each can hold an equal part of
+	// Budget, which is the server's alone, and bodies of HTTP/1 must arrive in unreadBody.
+	Brief bool
 	// Overload closes new connections while resources are short; nil for never.
 	Overload *overload.Manager
 	// MaxStreams is the most requests at once on one HTTP/2 connection; 1024.
@@ -57,7 +62,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	o.MaxStreams = cmp.Or(o.MaxStreams, 1024)
 	o.MaxConnections = cmp.Or(o.MaxConnections, 16<<10)
 
-	running := handlers{most: o.MaxRequests, hosts: map[string]int{}}
+	running := handlers{most: o.MaxRequests, brief: o.Brief, hosts: map[string]int{}}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -65,6 +70,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			running.serve(w, r, handler, o.Stall)
 		}),
+		ConnState:         accept.Follow,
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ReadHeaderTimeout: o.ReadHeaderTimeout,
 		IdleTimeout:       o.IdleTimeout,
@@ -77,7 +83,11 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	}
 	served := make(chan error, 1)
 	go func() {
-		served <- server.Serve(accept.LimitHTTP(listener, o.MaxConnections, o.Budget).During(o.Overload))
+		limited := accept.LimitHTTP(listener, o.MaxConnections, o.Budget).During(o.Overload).Counting(o.Port)
+		if o.Brief {
+			limited.SheddingBusy().Dividing(o.Budget.Stats().Limit)
+		}
+		served <- server.Serve(limited)
 	}()
 
 	select {
@@ -109,13 +119,15 @@ type connKey struct{}
 
 // handlers counts the handlers that run.
 type handlers struct {
-	most int // of all clients; 0 for no limit
+	most  int  // of all clients; 0 for no limit
+	brief bool // ServeOptions.Brief
 
 	mu     sync.Mutex // orders enter and finish, guards what follows
 	closed bool
 	open   int
-	hosts  map[string]int // by address; only with a limit
-	wait   sync.WaitGroup
+	// hosts are the handlers by address, only with a limit: the pods and nodes of some clusters are in one network.
+	hosts map[string]int
+	wait  sync.WaitGroup
 }
 
 // serve calls a handler if there is room for one more.
@@ -141,6 +153,9 @@ func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Ha
 		leaveBody(w, r)
 		w.Header().Set("Content-Length", "0")
 		return
+	}
+	if h.brief && r.ProtoMajor < 2 {
+		leaveBody(w, r)
 	}
 	if stall > 0 {
 		w = &steady{ResponseWriter: w, control: http.NewResponseController(w), stall: stall}

@@ -111,3 +111,17 @@ func TestTenantsAreHeldToTheirLimitsOnEveryRoute(t *testing.T) {
 	}
 	h.idle()
 }
+
+// TestAnswersThatAreChargedForAreNotCompressed: the bytes of a compressed answer say little about its tokens.
+func TestAnswersThatAreChargedForAreNotCompressed(t *testing.T) {
+	address, got := seeing(t)
+	s := keyed(t, address)
+	s.Policy.Admission.Tenants.Classes["some"].TokensPerMinute = 1000
+	h := newHouse(t, Options{}, s)
+	for key, want := range map[string]string{"small": "identity", "acme": "gzip"} {
+		_ = read(t, h.post("/v1/completions", `{"model":"m","prompt":"x"}`, "Authorization", "Bearer k-"+key, "Accept-Encoding", "gzip"))
+		if coding := await(t, "the request", got).header.Get("Accept-Encoding"); coding != want {
+			t.Errorf("%s: the engine is asked for the coding %q, want %q", key, coding, want)
+		}
+	}
+}

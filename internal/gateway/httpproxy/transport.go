@@ -9,6 +9,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 )
 
+// maxAnswerHeader is the largest header of an engine's answer, in bytes. A request under way holds one besides requestCost.
+const maxAnswerHeader = 32 << 10
+
 // newTransports keeps connections to engines, a pool per address.
 func newTransports(o *Options) *transport.Transports {
 	dialer := &net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}
@@ -17,7 +20,7 @@ func newTransports(o *Options) *transport.Transports {
 			MaxIdleConns:           o.MaxIdle,
 			MaxIdleConnsPerHost:    o.IdlePerEndpoint,
 			DisableCompression:     true, // so that answers pass as they are
-			MaxResponseHeaderBytes: 256 << 10,
+			MaxResponseHeaderBytes: maxAnswerHeader,
 		}
 	})
 }
