@@ -44,9 +44,6 @@ type origin struct {
 }
 
 func (l *generation) begin(ix *Index, tier kvblock.Tier, group int) batch {
-	if ix.budget.Load() > 0 {
-		l.used.Store(ix.clock.Add(1))
-	}
 	return batch{ix: ix, generation: l, tier: tier, group: group, before: l.rev.bytes(),
 		change: change{slot: l.slot, tier: uint8(tier), stretches: l.scratch.stretches}}
 }

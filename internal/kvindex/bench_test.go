@@ -284,3 +284,33 @@ func processCPU() int64 {
 	}
 	return u.Utime.Nano() + u.Stime.Nano()
 }
+
+// BenchmarkWriteBeyondTheBudget stores chains of some holders in turn in an index that is full, so that each needs others to go: long
+// prompts, or chains of a single block.
+func BenchmarkWriteBeyondTheBudget(b *testing.B) {
+	for name, length := range map[string]int{"prompts": promptBlocks, "single": 1} {
+		b.Run("chains="+name, func(b *testing.B) {
+			ix := NewIndex(Options{Budget: 32 << 20})
+			var writers []Writer
+			for range 16 {
+				writers = append(writers, ix.Writer(ix.Join()))
+			}
+			seed, n := uint64(0), 0
+			store := func() {
+				seed++
+				keys := someKeys(seed, length)
+				writers[seed%16].Store(kvblock.GPU, 0, Parent{}, named(0, keys...), keys)
+				n += length
+			}
+			for ix.Evicted() == 0 {
+				store()
+			}
+			n = 0
+			start := processCPU()
+			for b.Loop() {
+				store()
+			}
+			b.ReportMetric(float64(processCPU()-start)/float64(n), "cpu-ns/block")
+		})
+	}
+}

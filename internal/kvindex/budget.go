@@ -1,16 +1,17 @@
 package kvindex
 
 import (
-	"cmp"
-	"slices"
+	"sync/atomic"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
 const (
-	// evictionBytes is about what an evicted block gives back.
+	// evictionBytes is about the least that an evicted block gives back.
 	evictionBytes = 20
+	// sharePart of its share, of all that is not for guesses, is left to each holder.
+	sharePart = 0.75
 	// minEviction is the least number of blocks evicted at once, because looking for them costs by all a holder has.
 	minEviction = 64
 )
@@ -51,78 +52,241 @@ func (ix *Index) over() int64 {
 // SetBudget changes what Options.Budget has said. A smaller one is met with the next blocks that are stored.
 func (ix *Index) SetBudget(bytes int64) { ix.budget.Store(bytes) }
 
-// balance takes blocks out of the index until it is within its budget: those of the holder longest left alone, the
-// deepest first, because a match needs all the blocks before. The caller must not hold the lock of a generation.
+// holding is what a holder takes: its generation, and its shadow if there is one.
+type holding struct {
+	generations []*generation
+	blocks      int
+	bytes       int64
+}
+
+// balance takes blocks out of the index until it is within its budget: those of the holder that takes most, the deepest first,
+// because a match needs all the blocks before. As long as the sum of all is too much, that holder takes more than its equal
+// share. A holder is not cut below sharePart of its share, so that one that stays within it loses nothing, whatever others announce.
+// The caller must not hold the lock of a generation.
 func (ix *Index) balance() {
 	if ix.over() <= 0 {
 		return
 	}
 	ix.evicting.Lock()
 	defer ix.evicting.Unlock()
-	tried := map[*generation]bool{}
-	for over := ix.over(); over > 0; over = ix.over() {
-		l := ix.coldest(tried)
-		if l == nil {
+	if ix.over() > 0 {
+		ix.awaitSweep() // what has ended is of no holder
+	}
+	over := ix.over()
+	if over <= 0 {
+		return
+	}
+	holdings := ix.holdings()
+	budget := ix.budget.Load()
+	share := int64(sharePart * float64(budget-budget/guessShare) / float64(max(1, len(holdings))))
+	for ; over > 0; over = ix.over() {
+		var most *holding
+		for _, h := range holdings {
+			if h.blocks > 0 && (most == nil || h.bytes > most.bytes) {
+				most = h
+			}
+		}
+		if most == nil {
 			return // what remains is not blocks
 		}
 		// A little more than is over, so that the next block does not begin it all again.
-		if l.evict(ix, int((over+ix.budget.Load()/64)/evictionBytes)) == 0 {
-			tried[l] = true
+		bytes := over + budget/32
+		if most.bytes > share {
+			bytes = min(bytes, most.bytes-share)
+		}
+		each := max(evictionBytes, most.bytes/int64(most.blocks))
+		n := 0
+		for _, l := range most.generations {
+			n += l.evict(ix, int(bytes/each)/len(most.generations))
+		}
+		if most.blocks -= n; n == 0 {
+			most.blocks = 0
+		}
+		most.bytes -= int64(n) * each
+	}
+}
+
+// holdings measures what each holder takes. What several have of a run is divided among them. It visits every run.
+func (ix *Index) holdings() map[Holder]*holding {
+	ix.mu.Lock()
+	all := map[Holder]*holding{}
+	bySlot := make([]*holding, ix.slots.Load()+1)
+	for l := range ix.generations {
+		h := all[l.holder]
+		if h == nil {
+			h = &holding{}
+			all[l.holder] = h
+		}
+		h.generations = append(h.generations, l)
+		bySlot[l.slot] = h
+	}
+	ix.mu.Unlock()
+	for _, h := range all {
+		for _, l := range h.generations {
+			l.mu.Lock()
+			h.blocks += l.rev.n + l.windows.Load().len()
+			h.bytes += l.own()
+			l.mu.Unlock()
+		}
+	}
+	for _, chunk := range *ix.runs.chunks.Load() {
+		if chunk == nil {
+			continue
+		}
+		for i := range chunk.runs {
+			if r := chunk.runs[i].Load(); r != nil {
+				r.divide(bySlot)
+			}
+		}
+	}
+	return all
+}
+
+// own is what a locked generation takes besides its parts of runs.
+func (l *generation) own() int64 {
+	return generationBytes + l.rev.bytes() + int64(len(l.digests))*digestBytes + int64(len(l.orphans))*orphanBytes +
+		int64(l.windows.Load().len())*windowBlockBytes
+}
+
+// runEntry is about what a run takes in the table of heads and that of runs.
+const runEntry = 48
+
+// divide adds to each slot's holder its cells of the run, and a part of the rest.
+func (r *run) divide(bySlot []*holding) {
+	slots, last := int64(0), uint32(0) // no slot is 0
+	for i := range r.cells {
+		header := atomic.LoadUint64(&r.cells[i])
+		if slot := uint32(header >> slotShift); slot != last && tierOf(header) != tierGuess { // cells are sorted by slot
+			slots, last = slots+1, slot
+		}
+	}
+	if slots == 0 {
+		return
+	}
+	cell := 8 * (1 + int64(r.width))
+	part := (runSize + runEntry + 8*int64(len(r.keys))) / slots
+	last = 0
+	for i := range r.cells {
+		header := atomic.LoadUint64(&r.cells[i])
+		slot := uint32(header >> slotShift)
+		if tierOf(header) == tierGuess || int(slot) >= len(bySlot) || bySlot[slot] == nil {
+			continue
+		}
+		bySlot[slot].bytes += cell
+		if slot != last {
+			bySlot[slot].bytes += part
+			last = slot
 		}
 	}
 }
 
-// coldest is the least recently used generation that can be written to and is not in but.
-func (ix *Index) coldest(but map[*generation]bool) (coldest *generation) {
+// awaitSweep waits until all generations that have ended by now have been given back.
+func (ix *Index) awaitSweep() {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	for l := range ix.generations {
-		if !but[l] && (coldest == nil || l.used.Load() < coldest.used.Load()) {
-			coldest = l
-		}
+	for until := ix.swept + uint64(len(ix.retired)) + 1; ix.sweeping && ix.swept < until; {
+		ix.settled.Wait()
 	}
-	return coldest
 }
 
-// evict takes blocks out of a generation: orphans, and then the deepest. It returns how many.
+// depths is how many depths are told apart when the deepest blocks are looked for; deeper ones are alike.
+const depths = 4096
+
+// depth is that of a block's key, and greatest for orphans.
+func (e *entry) depth(ix *Index) int {
+	if e.at == noSpot {
+		return depths - 1
+	}
+	return min(int(ix.runs.get(e.at.run()).depth)+e.at.offset(), depths-2)
+}
+
+// evict takes blocks out of a generation: those of windows if they are most, orphans, and then the deepest. It returns how many.
 func (l *generation) evict(ix *Index, want int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.rev.n == 0 {
+	want = max(want, minEviction)
+	if l.closed {
 		return 0
 	}
-	type deep struct {
-		depth uint32
-		name  name
+	n := 0
+	if ws := l.windows.Load(); ws.len() > l.rev.n {
+		n = ws.evict(want)
+	} else if l.rev.n > 0 {
+		n = l.evictDeepest(ix, want)
 	}
-	blocks := make([]deep, 0, l.rev.n)
+	l.evicted += n
+	ix.evicted.Add(uint64(n))
+	return n
+}
+
+// evictDeepest takes so many blocks out of a locked generation.
+func (l *generation) evictDeepest(ix *Index, want int) int {
+	var at [depths]int32
+	for i := range l.rev.entries {
+		if e := &l.rev.entries[i]; !e.vacant() {
+			at[e.depth(ix)]++
+		}
+	}
+	want = min(want, l.rev.n)
+	least, left := depths, want // all blocks deeper than least go, and left of those of its depth
+	for left > 0 {
+		if least--; int(at[least]) >= left {
+			break
+		}
+		left -= int(at[least])
+	}
+	var blocks [kvblock.NumTiers][]name // with copies in the tier
+	blocks[kvblock.GPU] = make([]name, 0, want)
 	for i := range l.rev.entries {
 		e := &l.rev.entries[i]
 		if e.vacant() {
 			continue
 		}
-		d := deep{^uint32(0), name{e.hash, e.group()}}
-		if e.at != noSpot {
-			d.depth = ix.runs.get(e.at.run()).depth + uint32(e.at.offset())
+		depth := e.depth(ix)
+		if depth == least && left > 0 {
+			left--
+		} else if depth <= least {
+			continue
 		}
-		blocks = append(blocks, d)
-	}
-	slices.SortFunc(blocks, func(a, b deep) int { return cmp.Compare(b.depth, a.depth) })
-	blocks = blocks[:min(len(blocks), max(want, minEviction))]
-	for tier := range kvblock.Tier(kvblock.NumTiers) {
-		b := l.begin(ix, tier, 0)
-		for _, d := range blocks {
-			if b.group != d.name.group {
-				b.flush()
-				b.group, b.digest = d.name.group, nil
+		for tier := range blocks {
+			if e.count(kvblock.Tier(tier)) > 0 {
+				blocks[tier] = append(blocks[tier], name{e.hash, e.group()})
 			}
-			b.dropAll(d.name.hash)
+		}
+	}
+	for tier := range kvblock.Tier(kvblock.NumTiers) {
+		if len(blocks[tier]) == 0 {
+			continue
+		}
+		b := l.begin(ix, tier, 0)
+		for _, block := range blocks[tier] {
+			if b.group != block.group {
+				b.flush()
+				b.group, b.digest = block.group, nil
+			}
+			b.dropAll(block.hash)
 		}
 		b.end()
 	}
-	l.evicted += len(blocks)
-	ix.evicted.Add(uint64(len(blocks)))
-	return len(blocks)
+	return want
+}
+
+// evict takes so many blocks out of the windows, of any depth.
+func (w *windows) evict(want int) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.groups {
+		g := &w.groups[i]
+		for hash, b := range g.blocks {
+			if n == want {
+				return n
+			}
+			b.copies = [kvblock.NumTiers]uint16{}
+			w.put(g, hash, b)
+			n++
+		}
+	}
+	return n
 }
 
 // dropAll drops all copies of a block in the tier.

@@ -101,7 +101,7 @@ func (ix *Index) checkLives(t *testing.T) (bytes int64) {
 	t.Helper()
 	bits := map[uint64]int{}
 	for l := range ix.generations {
-		bytes += generationBytes + l.rev.bytes() + int64(len(l.digests))*digestBytes
+		bytes += generationBytes + l.rev.bytes() + int64(len(l.digests))*digestBytes + int64(l.windows.Load().len())*windowBlockBytes
 		announced := map[spotTier]uint32{}
 		keys := map[kvblock.Key]bool{}
 		n, orphans := 0, 0

@@ -49,7 +49,6 @@ type generation struct {
 	windows atomic.Pointer[windows]
 
 	held atomic.Int64 // distinct keys
-	used atomic.Int64 // the index's clock when the generation was last written to or guessed about
 
 	// guessMu guards the guesses.
 	guessMu     sync.Mutex
@@ -75,7 +74,6 @@ const digestBytes = 8*DigestBuckets + 8
 func (ix *Index) newGeneration(h Holder) *generation {
 	l := &generation{holder: h, slot: ix.takeSlot()}
 	l.rev.salt = ix.salt
-	l.used.Store(ix.clock.Add(1))
 	ix.generations[l] = struct{}{}
 	ix.bytes.Add(generationBytes)
 	return l
@@ -121,6 +119,8 @@ func (ix *Index) sweep() {
 
 		ix.mu.Lock()
 		ix.vacant = append(ix.vacant, l.slot)
+		ix.swept++
+		ix.settled.Broadcast()
 		ix.mu.Unlock()
 	}
 }

@@ -45,7 +45,6 @@ import (
 type Index struct {
 	budget atomic.Int64
 	salt   uint64
-	clock  atomic.Int64
 
 	heads   heads
 	runs    runs
@@ -70,14 +69,15 @@ type Index struct {
 	vacant      []uint32                 // slots that nothing speaks of
 	retired     []*generation
 	sweeping    bool      // a goroutine is
-	settled     sync.Cond // it has ended
+	swept       uint64    // how many generations were given back
+	settled     sync.Cond // another one was, or the goroutine has ended
 }
 
 // Options of an Index.
 type Options struct {
 	// Budget is the memory in bytes that blocks can take, 0 for any amount: an eighth is for guesses, and further ones are
-	// not made. Beyond the rest the deepest confirmed blocks of the holders go that have least recently been written to or
-	// speculated about.
+	// not made. Beyond the rest the deepest confirmed blocks of the holder go that takes most. One that takes less than 3/4 of an
+	// equal share of the rest loses none, whatever others store.
 	Budget int64
 }
 

@@ -157,8 +157,11 @@ func TestABudgetIsKept(t *testing.T) {
 			}
 		}
 	}
-	if kept[0] > 0 || kept[3] < 5000 {
-		t.Errorf("holders keep %v blocks, longest left alone first", kept)
+	// Before, the holder longest left alone lost everything first, so that one that stored without end took all.
+	for _, n := range kept {
+		if n < 1000 || n > 4000 {
+			t.Errorf("holders of as many blocks keep %v", kept)
+		}
 	}
 }
 

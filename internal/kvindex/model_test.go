@@ -223,7 +223,7 @@ func compareDeeply(t *testing.T, f *forest, rng *rand.Rand, at string, plain, fa
 	for l := range fast.book.(*Index).generations {
 		orphans = orphans || len(l.orphans) > 0
 	}
-	if distinct, held, _ := plain.book.Size(); !orphans {
+	if distinct, held, _ := plain.book.Size(); !orphans && fast.book.(*Index).budget.Load() == 0 { // liars hold some, too
 		if d, h, _ := fast.book.Size(); d != distinct || h != held {
 			t.Fatalf("%s: %d distinct and %d held blocks, fast %d and %d", at, distinct, held, d, h)
 		}
@@ -307,10 +307,29 @@ func TestTheFastIndexAgreesWithThePlainOne(t *testing.T) {
 	}
 }
 
+// TestHoldersWithinTheirShareLoseNothing gives both the same operations, while others store junk without end in the fast one, which has
+// a budget: it still agrees, and keeps within its budget.
+func TestHoldersWithinTheirShareLoseNothing(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			runDifferentialIn(t, NewIndex(Options{Budget: 3 << 20}), seed, 40, 30, 600)
+		})
+	}
+}
+
 func runDifferential(t *testing.T, seed uint64, blocks, longest, steps int) {
+	runDifferentialIn(t, NewIndex(Options{}), seed, blocks, longest, steps)
+}
+
+// runDifferentialIn compares an index with the plain one. If it has a budget, it has two liars besides.
+func runDifferentialIn(t *testing.T, ix *Index, seed uint64, blocks, longest, steps int) {
 	rng := rand.New(rand.NewPCG(seed, 77))
 	f := newForest(rng, blocks, longest)
-	ix := NewIndex(Options{})
+	var liars []*liar
+	if ix.budget.Load() > 0 {
+		liars = append(liars, newLiar(ix, seed), newLiar(ix, seed+100))
+	}
 	plain, fast := &side{book: New()}, &side{book: ix}
 	for range 4 {
 		plain.join()
@@ -319,6 +338,12 @@ func runDifferential(t *testing.T, seed uint64, blocks, longest, steps int) {
 	for i := range steps {
 		st := randomStep(rng, f)
 		at := fmt.Sprintf("step %d", i)
+		for _, l := range liars {
+			l.lie(300)
+		}
+		if budget := ix.budget.Load(); budget > 0 && ix.Bytes() > budget {
+			t.Fatalf("%s: the index takes %d of %d bytes", at, ix.Bytes(), budget)
+		}
 		if a, b := plain.do(f, st), fast.do(f, st); a != b {
 			t.Fatalf("%s: %+v answers %d, fast %d", at, st, a, b)
 		}
@@ -328,6 +353,12 @@ func runDifferential(t *testing.T, seed uint64, blocks, longest, steps int) {
 			ix.check(t)
 			compareDeeply(t, f, rng, at, plain, fast)
 		}
+	}
+	if len(liars) > 0 {
+		if ix.Evicted() == 0 {
+			t.Error("nothing was evicted")
+		}
+		return
 	}
 	for i := range plain.holders {
 		plain.book.Leave(plain.holders[i])
@@ -357,7 +388,9 @@ func runDifferential(t *testing.T, seed uint64, blocks, longest, steps int) {
 func fuzzDifferential(t *testing.T, seed uint64, ops []byte) {
 	rng := rand.New(rand.NewPCG(seed, 78))
 	f := newForest(rng, 40, 30)
-	ix := NewIndex(Options{})
+	// Another holder stores junk beyond the budget.
+	ix := NewIndex(Options{Budget: 4 << 20})
+	junk := newLiar(ix, seed)
 	plain, fast := &side{book: New()}, &side{book: ix}
 	for range 3 {
 		plain.join()
@@ -368,6 +401,7 @@ func fuzzDifferential(t *testing.T, seed uint64, ops []byte) {
 		st := step{op: a * 4, holder: b & 3, tier: kvblock.Tier(b >> 2 & 3), variant: b >> 4 & 1, backwards: b&32 != 0,
 			shadow: b&64 != 0, node: c % len(f.keys), length: 1 + d&31, guess: d, group: []int{0, 0, 0, 0, 0, 0, 1, wide}[d>>5]}
 		at := fmt.Sprintf("step %d", i/4)
+		junk.lie(500)
 		if x, y := plain.do(f, st), fast.do(f, st); x != y {
 			t.Fatalf("%s: %+v answers %d, fast %d", at, st, x, y)
 		}

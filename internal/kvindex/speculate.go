@@ -42,9 +42,6 @@ func (ix *Index) Speculate(h Holder, keys []kvblock.Key) *Guess {
 	if !ix.roomFor(len(keys)) {
 		return &Guess{}
 	}
-	if ix.budget.Load() > 0 {
-		l.used.Store(ix.clock.Add(1))
-	}
 	return ix.speculate(l, keys)
 }
 
