@@ -34,17 +34,23 @@ func frames(method, path string, body []byte, last bool) []byte {
 	return out.Bytes()
 }
 
+// publisher is what an engine's event publisher sends: greeting, READY, and messages.
+func publisher(messages []byte) string {
+	greeting := "\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL" + strings.Repeat("\x00", 48)
+	return greeting + "\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB" + string(messages)
+}
+
 // fuzzed is a port that bytes are played at: as they are, or as what TLS carries.
 type fuzzed struct {
 	of     *instance
-	at     net.Listener
+	at     string
 	inside bool
 }
 
 // dial connects to the port. closeWrite ends what is sent.
 func (p *fuzzed) dial(t *testing.T) (c net.Conn, closeWrite func() error) {
 	t.Helper()
-	raw, err := net.Dial("tcp", p.at.Addr().String())
+	raw, err := net.Dial("tcp", p.at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,9 +65,9 @@ func (p *fuzzed) dial(t *testing.T) (c net.Conn, closeWrite func() error) {
 	return encrypted, encrypted.CloseWrite
 }
 
-// ports of two pickers that run: the second has TLS for gateways and reporters.
+// ports of three pickers that run: the second has TLS for gateways and reporters, engines dial the third.
 func ports(f *testing.F) (all []fuzzed) {
-	dir, keys := f.TempDir(), f.TempDir()
+	dir, dials, keys := f.TempDir(), f.TempDir(), f.TempDir()
 	e := engine(f, "m")
 	put(f, filepath.Join(dir, "pool.yaml"), poolText("m", "m", ""))
 	put(f, filepath.Join(dir, "slice.yaml"), sliceText(f, "m", "m-0", e))
@@ -77,18 +83,21 @@ func ports(f *testing.F) (all []fuzzed) {
 	plain := runOn(f, dir, append(args, "--ext-proc-plaintext", "--report-insecure")...)
 	cert, key := file("tls.crt", string(leaf.Cert)), file("tls.key", string(leaf.Key))
 	encrypted := runOn(f, dir, append(args, "--report-cert", cert, "--report-key", key)...)
-	for _, i := range []*instance{plain, encrypted} {
+	put(f, filepath.Join(dials, "pool.yaml"), strings.Replace(poolText("m", "m", ""), "spec: {", "spec: {engine: {events: {source: Listen}}, ", 1))
+	put(f, filepath.Join(dials, "slice.yaml"), sliceText(f, "m", "m-0", e))
+	listening := runOn(f, dials, "--events-address", "127.0.0.1:0")
+	for _, i := range []*instance{plain, encrypted, listening} {
 		i.awaitReady()
 		i.eventually("an answer", func() bool { status, _ := i.complete("m"); return status == http.StatusOK })
 	}
 	l := plain.listeners
 	for _, at := range append([]net.Listener{l.proxy, l.health, l.metrics, l.reports}, l.gateways...) {
-		all = append(all, fuzzed{plain, at, false})
+		all = append(all, fuzzed{plain, at.Addr().String(), false})
 	}
 	for _, at := range append([]net.Listener{encrypted.listeners.reports}, encrypted.listeners.gateways...) {
-		all = append(all, fuzzed{encrypted, at, false}, fuzzed{encrypted, at, true})
+		all = append(all, fuzzed{encrypted, at.Addr().String(), false}, fuzzed{encrypted, at.Addr().String(), true})
 	}
-	return all
+	return append(all, fuzzed{listening, listening.listening(), false})
 }
 
 // FuzzPorts plays bytes at each port of a picker that runs, and at those with TLS also inside of it: whatever they are, the picker
@@ -109,6 +118,8 @@ func FuzzPorts(f *testing.F) {
 		string(frames("POST", "/grpc.health.v1.Health/Check", []byte("\x00\x00\x00\x00\x00"), true)),
 		string(frames("POST", "/kvasir.report.v1.Report/Push", []byte("\x00\x00\x00\x00\x02\x0a\x00"), false)),
 		string(frames("GET", "/v1/models", nil, true)), http2.ClientPreface + strings.Repeat("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 100),
+		publisher(nil), publisher([]byte{1, 2, 'k', 'v', 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0x92, 0, 0x91, 0x90}),
+		publisher([]byte{1, 9, 'k', 'v', '@', 'm', '-', '0', '@', 'm', 'x', 1}), publisher([]byte{3, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 'k'}),
 	} {
 		for port := range ports {
 			f.Add(uint8(port), uint16(len(seed)/2), []byte(seed))
