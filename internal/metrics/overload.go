@@ -16,7 +16,7 @@ var (
 	portShed = prometheus.NewDesc("kvasir_connections_shed_total",
 		"Connections that a port of the picker closed for new ones because it was full, by port.", []string{"port"}, nil)
 	portTurnedAway = prometheus.NewDesc("kvasir_connections_turned_away_total",
-		"New connections that a port of the picker closed for want of room, by port.", []string{"port"}, nil)
+		"New connections that a port of the picker closed because there was no room, by port.", []string{"port"}, nil)
 	portFull = prometheus.NewDesc("kvasir_connections_full",
 		"1 if a port of the picker turned connections away in the last minute.", []string{"port"}, nil)
 )

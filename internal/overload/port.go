@@ -5,8 +5,8 @@ import "sync/atomic"
 // fullFor is for how many observations a port counts as full after it has turned connections away.
 const fullFor = 60
 
-// Port counts the connections that a listening port has closed for want of room. The zero value counts for no Manager. It is safe for
-// concurrent use.
+// Port counts the connections that a listening port has closed because there was no room. The zero value counts for no Manager. It is
+// safe for concurrent use.
 type Port struct {
 	name             string
 	shed, turnedAway atomic.Uint64

@@ -324,7 +324,7 @@ func TestARequestThatCannotBeRenderedBlamesNoEngine(t *testing.T) {
 	}
 }
 
-// refusing are engines of which one refuses all requests.
+// refusing are engines. One refuses all requests.
 type refusing struct {
 	fakeRenderer
 	pod   string

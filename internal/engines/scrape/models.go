@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Bounds on an engine's list of models: bytes of the answer, of which an entry has about 500, entries, and bytes of a name and of a root.
+// Bounds on an engine's list of models: bytes of the answer (an entry has about 500), entries, and bytes of a name and of a root.
 const (
 	maxModelPage = 2 << 20
 	maxModels    = 4096

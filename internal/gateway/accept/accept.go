@@ -74,7 +74,7 @@ func (l *Listener) During(m *overload.Manager) *Listener {
 	return l
 }
 
-// Counting counts in p what is closed for want of room; nil for no count.
+// Counting counts in p what is closed because there was no room; nil for no count.
 func (l *Listener) Counting(p *overload.Port) *Listener {
 	if p != nil {
 		l.port = p

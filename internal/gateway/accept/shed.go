@@ -17,8 +17,8 @@ import (
 const (
 	// shedPart of all connections is closed at once, so that a flood of new ones pays for the search.
 	shedPart = 32
-	// searchCost is the time that a search for something to shed takes for each connection, generously. After one in vain there is none
-	// for as long as it has cost.
+	// searchCost is the time that a search for something to shed takes for each connection, generously. After one that found nothing
+	// there is none for as long as it has cost.
 	searchCost = time.Microsecond
 )
 

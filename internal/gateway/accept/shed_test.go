@@ -28,7 +28,7 @@ type address string
 func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
-// port is a listener whose searches in vain are never paused.
+// port is a listener whose searches are never paused.
 type port struct {
 	*Listener
 	n int

@@ -32,7 +32,7 @@ type ServeOptions struct {
 	// networks with fewer; 16384. Budget is what they and the headers of their requests draw on; nil for none.
 	MaxConnections int
 	Budget         *budget.Budget
-	// Port counts the connections that are closed for want of room; nil for no count.
+	// Port counts the connections that are closed because there was no room; nil for no count.
 	Port *overload.Port
 	// Brief is for handlers whose answers take little time: connections at work give way to new ones, too, each can hold an equal part of
 	// Budget, which is the server's alone, and bodies of HTTP/1 must arrive in unreadBody.
