@@ -2,8 +2,8 @@ package budget
 
 import "sync/atomic"
 
-// Room limits the bytes that are kept for holders that are no clients, as other replicas are. As in a Budget, a holder can have at most as
-// much as is free then, so that it leaves room for others. A nil Room has no limit. It is safe for concurrent use.
+// Room limits the bytes that are kept for holders that are not clients: other replicas and engines. As in a Budget, a holder can have
+// at most as much as is then still free, so that it leaves room for others. A nil Room has no limit. It is safe for concurrent use.
 type Room struct {
 	limit int64
 	held  atomic.Int64
@@ -17,11 +17,16 @@ func (r *Room) Take(n, held int) bool {
 	if r == nil {
 		return true
 	}
-	if all := r.held.Add(int64(n)); int64(held+n) > r.limit-all {
-		r.held.Add(-int64(n))
-		return false
+	for { // what is refused must not count for a moment: others would be refused for it
+		before := r.held.Load()
+		after := before + int64(n)
+		if int64(held+n) > r.limit-after {
+			return false
+		}
+		if r.held.CompareAndSwap(before, after) {
+			return true
+		}
 	}
-	return true
 }
 
 // Put gives n bytes back.

@@ -2,8 +2,8 @@ package budget
 
 import "sync"
 
-// Share is what one holder has of a Room. The first bytes of each share are its own, outside of the room: so holders that take all of
-// the room leave the others enough for what is small. A nil Share has no limit. It is safe for concurrent use.
+// Share is what one holder has of a Room. The first bytes of each share are its own, outside of the room, so that it can hold a little
+// even when other holders have taken all of the room. A nil Share has no limit. It is safe for concurrent use.
 type Share struct {
 	room *Room
 	own  int
@@ -13,7 +13,7 @@ type Share struct {
 	closed bool // guarded by mu
 }
 
-// Share begins a share with so many bytes of its own. That of a nil Room is nil.
+// Share returns a new share with own bytes outside of the room, or nil if the Room is nil. The caller must Close it.
 func (r *Room) Share(own int) *Share {
 	if r == nil {
 		return nil

@@ -131,7 +131,8 @@ type Config struct {
 	// Sleep waits for d, false when ctx has ended before; with a timer by default.
 	Sleep func(ctx context.Context, d time.Duration) bool
 
-	// Room bounds what all streams together hold of what engines send, beside blocks in the index and the first 128 KiB of each stream:
+	// Room bounds what all streams together hold of what engines send, beside blocks in the index and, of each stream, the first
+	// 128 KiB of its messages and of what is kept of them:
 	// messages that wait, what is decoded of one, blocks that wait for their parents, and notes on blocks. nil for no bound.
 	Room *budget.Room
 	// QueueBytes bounds the messages of an endpoint that wait to be applied.

@@ -30,8 +30,9 @@ type Stream struct {
 	log   logr.Logger
 	stats Stats
 	queue *queue
-	// share is what all parts of the stream draw on.
-	share *budget.Share
+	// share is what messages that wait and the decoded one draw on, notes what the sink draws on. So a sink that keeps as much as it
+	// can leaves room for the next message.
+	share, notes *budget.Share
 
 	// ups counts connections made, seen is the last that the applier has begun; link is whether there is one now.
 	ups, seen atomic.Uint64
@@ -86,12 +87,12 @@ func NewStream(feed Feed, c Config) *Stream {
 }
 
 func newStream(feed Feed, cfg *Config) *Stream {
-	s := &Stream{feed: feed, cfg: cfg, share: cfg.Room.Share(ownBytes), pause: cfg.MinResync}
+	s := &Stream{feed: feed, cfg: cfg, share: cfg.Room.Share(ownBytes), notes: cfg.Room.Share(ownBytes), pause: cfg.MinResync}
 	s.newDecoder()
 	s.log = cfg.Log.WithValues("endpoint", feed.Endpoint.ID.String(), "pod", feed.Endpoint.Pod)
 	s.queue = newQueue(cfg.QueueBytes, s.share, &s.stats)
 	if s.sink = feed.Sink; s.sink == nil {
-		s.sink = &sizer{mirror: newMirror(&s.feed, cfg, s.share, &s.stats)}
+		s.sink = &sizer{mirror: newMirror(&s.feed, cfg, s.notes, &s.stats)}
 	}
 	s.known, s.expected, s.proof = feed.Resume.Known, feed.Resume.Next, feed.Resume.Proof
 	s.state.Store(int32(feed.Resume.State))
@@ -348,7 +349,10 @@ func (s *Stream) dropBatch() {
 }
 
 // Close gives back what the stream holds of Config.Room. Nothing of it can be called any more.
-func (s *Stream) Close() { s.share.Close() }
+func (s *Stream) Close() {
+	s.share.Close()
+	s.notes.Close()
+}
 
 // panicLogPause is the least time between two logged panics of a stream: the same batch can arrive again and again.
 const panicLogPause = time.Minute

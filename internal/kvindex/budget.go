@@ -72,12 +72,12 @@ func (ix *Index) balance() {
 	if ix.over() > 0 {
 		ix.awaitSweep() // what has ended is of no holder
 	}
-	over := ix.over()
-	if over <= 0 {
+	if ix.over() <= 0 {
 		return
 	}
 	holdings := ix.holdings()
-	budget := ix.budget.Load()
+	ix.awaitSweep() // what has ended before is in none of them
+	over, budget := ix.over(), ix.budget.Load()
 	share := int64(sharePart * float64(budget-budget/guessShare) / float64(max(1, len(holdings))))
 	for ; over > 0; over = ix.over() {
 		var most *holding
@@ -101,6 +101,7 @@ func (ix *Index) balance() {
 		}
 		if most.blocks -= n; n == 0 {
 			most.blocks = 0
+			ix.awaitSweep() // its generations can have ended
 		}
 		most.bytes -= int64(n) * each
 	}

@@ -111,8 +111,8 @@ func (ix *Index) sweep() {
 			ix.mu.Unlock()
 			return
 		}
-		l := ix.retired[len(ix.retired)-1]
-		ix.retired = ix.retired[:len(ix.retired)-1]
+		l := ix.retired[0] // the oldest, for which awaitSweep waits
+		ix.retired[0], ix.retired = nil, ix.retired[1:]
 		ix.mu.Unlock()
 
 		ix.end(l)

@@ -76,8 +76,8 @@ type Index struct {
 // Options of an Index.
 type Options struct {
 	// Budget is the memory in bytes that blocks can take, 0 for any amount: an eighth is for guesses, and further ones are
-	// not made. Beyond the rest the deepest confirmed blocks of the holder go that takes most. One that takes less than 3/4 of an
-	// equal share of the rest loses none, whatever others store.
+	// not made. If confirmed blocks take more than the rest, the deepest blocks of the holder that takes most are removed. A holder that
+	// takes less than 3/4 of an equal share of the rest loses none, whatever others store.
 	Budget int64
 }
 

@@ -157,7 +157,7 @@ func TestABudgetIsKept(t *testing.T) {
 			}
 		}
 	}
-	// Before, the holder longest left alone lost everything first, so that one that stored without end took all.
+	// Each keeps about an equal part, whenever it was written to last.
 	for _, n := range kept {
 		if n < 1000 || n > 4000 {
 			t.Errorf("holders of as many blocks keep %v", kept)

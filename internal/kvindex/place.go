@@ -82,8 +82,9 @@ func (ix *Index) follow(c *change, parent spot, keys []kvblock.Key) (n int, head
 	return ix.begin(c, r.depth+uint32(parent.offset())+1, r.keys[parent.offset()], keys)
 }
 
-// enter places keys in the run that the first of them heads. It returns how many; none if the run was deleted. Its number can be
-// that of another run for the same key by now, one that its maker is about to give up because there is a third: it heads none yet.
+// enter places keys in the run that the first of them heads. It returns how many; none if the run was deleted. The number
+// can meanwhile be that of another run for the same key, whose maker has found a third run in heads and is about to delete its own. Keys
+// placed there would be lost, so the run must still be the one in heads.
 func (ix *Index) enter(c *change, id uint32, keys []kvblock.Key) int {
 	lock := &ix.stripes[id%stripes]
 	lock.Lock()
