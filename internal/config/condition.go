@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/status"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
@@ -305,7 +306,11 @@ func gatewayConforms(f *facts) metav1.Condition {
 
 // resourcesSuffice reports whether the picker refuses something because memory, goroutines or descriptors run short, or a port is full.
 func resourcesSuffice(f *facts) metav1.Condition {
-	if reason, message := f.overload.Short(); reason != "" {
+	switch reason, message := f.overload.Short(); reason {
+	case "":
+	case overload.ConnectionsFull:
+		return status.ResourcesSuffice.False(reason, "%s; see kvasir_connections_turned_away_total, and which clients keep connections open", message)
+	default:
 		return status.ResourcesSuffice.False(reason, "%s; give the pickers more memory, descriptors or replicas (picker.resources, picker.replicas)", message)
 	}
 	return status.ResourcesSuffice.True("Sufficient", "")

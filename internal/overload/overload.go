@@ -158,6 +158,9 @@ func (s *State) most() (which Resource, pressure float64) {
 	return which, pressure
 }
 
+// ConnectionsFull is the reason for a port that has turned connections away.
+const ConnectionsFull = "ConnectionsFull"
+
 // Short describes the shortage in the words of a condition; an empty reason if no action is in force and no port is full.
 func (s *State) Short() (reason, message string) {
 	for a := NumActions - 1; a >= 0; a-- {
@@ -178,7 +181,7 @@ func (s *State) Short() (reason, message string) {
 		}
 	}
 	if len(full) > 0 {
-		return "ConnectionsFull", "new connections were turned away in the last minute, at the ports of: " + strings.Join(full, ", ")
+		return ConnectionsFull, "new connections were turned away in the last minute, at the ports of: " + strings.Join(full, ", ")
 	}
 	return "", ""
 }

@@ -5,8 +5,8 @@ import "sync/atomic"
 // fullFor is for how many observations a port counts as full after it has turned connections away.
 const fullFor = 60
 
-// Port counts the connections that a listening port has closed because there was no room. The zero value counts for no Manager. It is
-// safe for concurrent use.
+// Port counts the connections that a listening port has closed because there was no room. The zero value counts, but no Manager reports it.
+// It is safe for concurrent use.
 type Port struct {
 	name             string
 	shed, turnedAway atomic.Uint64
@@ -24,7 +24,7 @@ func (p *Port) TurnAway() { p.turnedAway.Add(1) }
 // TurnedAway is how many new connections were closed.
 func (p *Port) TurnedAway() uint64 { return p.turnedAway.Load() }
 
-// Port returns the counts of the ports with a name; some without a Manager.
+// Port returns the counts of the ports with a name. Those of a nil Manager are not reported.
 func (m *Manager) Port(name string) *Port {
 	if m == nil {
 		return new(Port)
@@ -49,8 +49,8 @@ type PortState struct {
 	Full bool
 }
 
-// observe looks whether connections were turned away since the last time, and reports whether the port has become full, or is not any
-// more. The manager's mu is held.
+// observe checks whether connections were turned away since the last observation, and reports whether the port has become full or has
+// ceased to be. The manager's mu is held.
 func (p *Port) observe() (changed bool) {
 	before := p.full > 0
 	p.full = max(0, p.full-1)

@@ -329,18 +329,19 @@ type refusing struct {
 	fakeRenderer
 	pod   string
 	asked map[string]int
+	how   error // besides ErrUnrenderable
 }
 
 func (r refusing) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, key string) (Rendered, error) {
 	if r.asked[ep.Pod]++; ep.Pod == r.pod || r.pod == "all" {
-		return Rendered{}, fmt.Errorf("%w: status 404", ErrUnrenderable)
+		return Rendered{}, fmt.Errorf("%w: %w", ErrUnrenderable, r.how)
 	}
 	return r.fakeRenderer.Tokens(ctx, ep, route, body, key)
 }
 
 // TestAnEngineThatRefusesAllRequestsLeavesMatchingByTokens: what it refuses is asked of another, and that soon of the other only.
 func TestAnEngineThatRefusesAllRequestsLeavesMatchingByTokens(t *testing.T) {
-	r := refusing{fakeRenderer{ids: make([]uint32, 40)}, "", map[string]int{}}
+	r := refusing{fakeRenderer{ids: make([]uint32, 40)}, "", map[string]int{}, errors.New("status 404")}
 	spec := testSpec(t, 2)
 	r.pod = spec.Endpoints[0].Pod
 	p := New(Options{Now: newClock().Now, Renderer: r})
@@ -359,9 +360,28 @@ func TestAnEngineThatRefusesAllRequestsLeavesMatchingByTokens(t *testing.T) {
 	}
 }
 
+// TestAnEngineThatWasNotAskedIsNotLeftAlone: the picker had no connection for it.
+func TestAnEngineThatWasNotAskedIsNotLeftAlone(t *testing.T) {
+	r := refusing{fakeRenderer{ids: make([]uint32, 40)}, "", map[string]int{}, ErrNotAsked}
+	spec := testSpec(t, 2)
+	r.pod = spec.Endpoints[0].Pod
+	p := New(Options{Now: newClock().Now, Renderer: r})
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	for range 12 {
+		if d := pick(t, p, []byte(`{"model":"m","prompt":"text"}`)); d.Tokens != TokensEngine {
+			t.Error("a request has no tokens")
+		}
+	}
+	if n := r.asked[r.pod]; n < 6 {
+		t.Errorf("the engine was asked %d times for 12 requests: it was left alone", n)
+	}
+}
+
 // TestWhatAllEnginesRefuseIsAskedTwice at most, and no engine is left alone for it.
 func TestWhatAllEnginesRefuseIsAskedTwice(t *testing.T) {
-	r := refusing{fakeRenderer{}, "all", map[string]int{}}
+	r := refusing{fakeRenderer{}, "all", map[string]int{}, errors.New("status 404")}
 	p := New(Options{Now: newClock().Now, Renderer: r})
 	if err := p.Apply([]Spec{testSpec(t, 3)}); err != nil {
 		t.Fatal(err)

@@ -119,6 +119,10 @@ var (
 // ErrUnrenderable is what a Renderer's error wraps when it does not concern the engine: hardly any other would have answered.
 var ErrUnrenderable = errors.New("the request cannot be rendered")
 
+// ErrNotAsked is what a Renderer's error wraps besides ErrUnrenderable if the engine was not asked, so that an answer of another engine
+// says nothing about it.
+var ErrNotAsked = errors.New("the engine was not asked")
+
 // ErrUnreachable is what a Renderer's error wraps when there was no connection to the engine. The error contains no text of the
 // request.
 var ErrUnreachable = errors.New("the engine cannot be connected to")
@@ -298,7 +302,7 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 		}
 		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r.Route, body, v.spec.EngineAPIKey); err == nil {
 			p.engineAnswered(v, i, nil)
-			if refused >= 0 {
+			if refused >= 0 && !errors.Is(refusal, ErrNotAsked) {
 				p.engineAnswered(v, refused, refusal)
 			}
 			return out, v.members[i], nil

@@ -15,11 +15,11 @@ import (
 // catchStream confines a panic to the stream whose message caused it, and authenticates the client before anything of a
 // message is taken. The first message must be small. Handlers of streams on which clients send one message authenticate only after that.
 func (s *Server) catchStream(server any, in grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	if from, ok := peer.FromContext(in.Context()); ok && s.options.Working != nil {
-		defer s.options.Working(from.Addr)()
-	}
 	if err := s.authenticate(in.Context(), info.FullMethod); err != nil {
 		return err
+	}
+	if from, ok := peer.FromContext(in.Context()); ok && s.options.Working != nil {
+		defer s.options.Working(from.Addr)()
 	}
 	if !s.options.catch(in.Context(), info.FullMethod, func() { err = handler(server, &stream{ServerStream: in}) }) {
 		return errPanic
@@ -34,7 +34,7 @@ func (s *Server) authenticate(ctx context.Context, method string) error {
 		if _, err := s.options.Auth.Authenticate(ctx); err != nil {
 			return s.refuse(func(r *Refused) *uint64 { return &r.Unauthenticated }, codes.Unauthenticated, "%v", err)
 		}
-	case Peer_Borrow_FullMethodName:
+	case Peer_Borrow_FullMethodName, Peer_Recall_FullMethodName:
 		if _, err := s.options.Peers.Auth.Authenticate(ctx); err != nil {
 			return s.options.Peers.refuse(codes.Unauthenticated, err)
 		}

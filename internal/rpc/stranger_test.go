@@ -29,7 +29,7 @@ func TestNothingIsTakenOfAStrangersMessage(t *testing.T) {
 	defer c.Close()
 	for _, method := range []string{
 		Report_Push_FullMethodName, Report_InFlight_FullMethodName, Peer_Exchange_FullMethodName, Peer_Borrow_FullMethodName,
-		Operate_Watch_FullMethodName, Operate_Warm_FullMethodName, ModelFiles_HandOver_FullMethodName,
+		Peer_Recall_FullMethodName, Operate_Watch_FullMethodName, Operate_Warm_FullMethodName, ModelFiles_HandOver_FullMethodName,
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)

@@ -98,7 +98,7 @@ func (o *options) flags(f *flag.FlagSet) (level *string) {
 	f.StringVar(&o.healthAddress, "health-address", ":9003", "`address` of /healthz and /readyz, and of gRPC health checks"+loopback)
 	f.StringVar(&o.metricsAddress, "metrics-address", ":9090", "`address` of /metrics, of /status and other diagnostics, and of a page that shows them"+loopback)
 	f.BoolVar(&o.metricsOpen, "metrics-open", false, "serve metrics without TLS and without authentication in a cluster; otherwise clients need the right to get inferencepools/metrics there")
-	f.Func("metrics-host", "serve metrics without authentication also under this public `name`; otherwise only under addresses and private names; can be repeated", func(name string) error {
+	f.Func("metrics-host", "serve metrics without authentication also under this `name`; otherwise only under addresses, names without dots, and names that end as those of clusters and private networks do (.svc, .cluster.local, .internal); can be repeated", func(name string) error {
 		o.metricsHosts = append(o.metricsHosts, hostName(name))
 		return nil
 	})

@@ -35,7 +35,7 @@ const supportGrace = time.Second
 // answer, so that connections to the port of health can be idle for healthIdle, and take as long for a header.
 const (
 	supportConnections = 128
-	healthIdle         = 2 * time.Second
+	healthIdle         = 1500 * time.Millisecond // no usual period of probes: a kept connection would be closed as the next one is sent
 )
 
 // supportStreams is how many requests each of these connections carries at once, and healthStreams those for health, where a

@@ -40,6 +40,7 @@ var unset = map[string]string{
 	"kubeconfig":              "the picker uses the account of its pod",
 	"key-file":                "the root is in the pool's Secret",
 	"metrics-open":            "metrics of a cluster are only for accounts with a right; an open port would be a second way past it",
+	"metrics-host":            "as metrics-open",
 	"ext-proc":                "a managed picker serves one pool, at --ext-proc-address",
 	"ext-proc-service":        "names a certificate that is created at the start; the operator provides one",
 	"ext-proc-connection-age": "replicas are found again within the default of 5 minutes",

@@ -28,8 +28,9 @@ func (r renderer) Tokens(ctx context.Context, ep *endpoint.Endpoint, route opena
 	got, err := r.Client.Tokens(ctx, ep, route, body, apiKey)
 	out := picker.Rendered{IDs: got.IDs, More: got.More, Tokenized: got.Source == render.Tokenized, Lacking: r.lacking(ep)}
 	switch {
-	case errors.Is(err, render.ErrBusy), errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts),
-		errors.Is(err, render.ErrUnsupported), refuses(err), transport.LocalFault(err):
+	case errors.Is(err, render.ErrBusy), transport.LocalFault(err):
+		err = fmt.Errorf("%w: %w: %w", picker.ErrUnrenderable, picker.ErrNotAsked, err)
+	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts), errors.Is(err, render.ErrUnsupported), refuses(err):
 		err = fmt.Errorf("%w: %w", picker.ErrUnrenderable, err)
 	case undialed(err):
 		err = fmt.Errorf("%w: %w", picker.ErrUnreachable, err)

@@ -36,7 +36,7 @@ const (
 // cost of a request. Requests with large bodies, or bodies of unknown length, are left to net/http. It is safe for
 // concurrent use.
 type direct struct {
-	base    once // with the options, and for the other requests
+	base    rewinding // with the options, and for the other requests
 	dial    Dial
 	readers sync.Pool // of connections that are idle
 
@@ -57,7 +57,7 @@ func newDirect(base *http.Transport) *direct {
 	if base.ReadBufferSize <= 0 {
 		base.ReadBufferSize = 4 << 10
 	}
-	d := &direct{base: once{base}, dial: base.DialContext, idle: map[string][]*directConn{}}
+	d := &direct{base: rewinding{base}, dial: base.DialContext, idle: map[string][]*directConn{}}
 	base.DialContext = traceDial(base.DialContext)
 	d.readers.New = func() any { return bufio.NewReaderSize(nil, base.ReadBufferSize) }
 	return d
@@ -95,7 +95,7 @@ func (c *directConn) fits(p []byte) bool {
 	for {
 		i := bytes.IndexByte(p, '\n')
 		if i < 0 {
-			c.text = c.text || len(p) > 0
+			c.text = c.text || len(bytes.TrimRight(p, "\r")) > 0
 			return true
 		}
 		empty := !c.text && len(bytes.TrimRight(p[:i], "\r")) == 0

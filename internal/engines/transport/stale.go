@@ -135,18 +135,18 @@ func traceDial(dial Dial) Dial {
 	}
 }
 
-// once sends requests over HTTP/1.1 by net/http, which must have traced connections. By itself, net/http would send a request that it
-// can rewind again for each kept connection that breaks, and others after all.
-type once struct{ *http.Transport }
+// rewinding sends requests over HTTP/1.1 by net/http, which must have traced connections. It sends a request again only after a stale
+// connection. By itself, net/http would do so for each kept connection that breaks.
+type rewinding struct{ *http.Transport }
 
 // RoundTrip implements http.RoundTripper. Requests without a body are sent as net/http does.
-func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t rewinding) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body == nil || r.GetBody == nil {
-		return o.Transport.RoundTrip(r)
+		return t.Transport.RoundTrip(r)
 	}
 	body := r.Body
 	for {
-		answer, stale, err := o.try(r, body)
+		answer, stale, err := t.try(r, body)
 		if !stale {
 			return answer, err
 		}
@@ -157,7 +157,7 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // try sends a request with a body. stale: on a connection that the engine had closed before.
-func (o once) try(r *http.Request, body io.ReadCloser) (answer *http.Response, stale bool, err error) {
+func (t rewinding) try(r *http.Request, body io.ReadCloser) (answer *http.Response, stale bool, err error) {
 	var conn *traced
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		if c := tracedOf(got.Conn); c != nil && got.Reused {
@@ -167,7 +167,7 @@ func (o once) try(r *http.Request, body io.ReadCloser) (answer *http.Response, s
 	}})
 	one := r.WithContext(ctx)
 	one.Body, one.GetBody = body, nil // so that it is not sent again
-	answer, err = o.Transport.RoundTrip(one)
+	answer, err = t.Transport.RoundTrip(one)
 	if err == nil {
 		return answer, false, nil
 	}

@@ -86,7 +86,7 @@ func RoundTripper(base *http.Transport, w endpoint.Wire) http.RoundTripper {
 		return base // it sends again only what an engine says it has not processed
 	}
 	base.DialContext = traceDial(base.DialContext)
-	return once{base}
+	return rewinding{base}
 }
 
 func closeIdle(t http.RoundTripper) {

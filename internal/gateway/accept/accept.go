@@ -17,7 +17,8 @@ const Cost = 16 << 10
 
 // Listener bounds connections: to a number (one network can have as many as are free), and to what the budget has memory for. Without
 // it clients could use up the descriptors that health checks and connections to engines need. If there is no room for a new connection,
-// idle ones of networks that have more are closed for it (shed.go). Without any, the new connection is closed at once.
+// idle ones of networks that have more are closed for it (shed.go). If none can be closed, the new connection
+// is closed at once.
 //
 // A network is what budget.Client says: an IPv4 address, or 64 bits of IPv6.
 type Listener struct {
@@ -111,20 +112,22 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // admit counts a connection; nil when there is no room for it.
 func (l *Listener) admit(conn net.Conn) *Conn {
+	if l.overloaded.Refuses(overload.Connections) { // which counts it
+		return nil
+	}
 	address := conn.RemoteAddr().String()
 	owner := budget.Client(address)
-	short := l.overloaded.Refuses(overload.Connections)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.networks[owner]
 	if n == nil {
 		n = new(network)
 	}
-	if short || n.conns >= l.most-len(l.conns) && !l.makeRoom(owner, n) {
+	if n.conns >= l.most-len(l.conns) && !l.makeRoom(owner, n) {
 		l.port.TurnAway()
 		return nil
 	}
-	c := &Conn{Conn: conn, listener: l, owner: owner, host: budget.Host(address), headers: l.headers, reading: l.headers,
+	c := &Conn{Conn: conn, listener: l, owner: owner, address: address, headers: l.headers, reading: l.headers,
 		closed: make(chan struct{}), pacer: l.pacerOf(owner), all: &l.all}
 	if l.budget != nil {
 		c.account = l.budget.Open(budget.Connections, owner, address, nil)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/overload"
 )
 
 // accepted is how many of n connections to a listener are kept open while each is at work, and closes them.
@@ -31,7 +32,13 @@ func accepted(t *testing.T, l *Listener, n int) (kept int) {
 			done <- c
 		}
 	}()
-	turnedAway := func() int { return int(l.port.TurnedAway()) }
+	turnedAway := func() int {
+		n := l.port.TurnedAway()
+		if l.overloaded != nil {
+			n += l.overloaded.State().Refused[overload.Connections]
+		}
+		return int(n)
+	}
 	deadline := time.Now().Add(20 * time.Second)
 	for len(servers)+turnedAway() < n {
 		select {

@@ -49,11 +49,12 @@ const (
 // headers with many fields are read slowly, and so are many light frames.
 type Conn struct {
 	net.Conn
-	listener    *Listener
-	owner, host string          // the network and the address of the client
-	account     *budget.Account // nil without a budget
-	headers     bool
-	closed      chan struct{} // once the connection is not counted any more
+	listener *Listener
+	owner    string          // the network of the client
+	address  string          // of the client, with its port
+	account  *budget.Account // nil without a budget
+	headers  bool
+	closed   chan struct{} // once the connection is not counted any more
 	// active: the server says that a request is under way. begun: its header was complete. A connection with both is at work. used is the
 	// listener's clock when it last was, or began.
 	active, begun atomic.Bool
@@ -124,7 +125,9 @@ func (c *Conn) owes(frames, written int) bool {
 // Write sends what the server says.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.headers {
-		return c.Conn.Write(p)
+		n, err := c.Conn.Write(p)
+		c.written.Add(int64(n)) // for Paced
+		return n, err
 	}
 	c.writing.Store(true)
 	n, err := c.Conn.Write(p)
@@ -293,7 +296,7 @@ func (p *paced) Read(b []byte) (int, error) {
 		return n, err
 	}
 	read := p.raw.counter.count(p.raw.frames(b[:n]))
-	if !p.raw.pay(read.beyond + p.raw.light.cost(read.light, read.requests, 0)) { // short messages are usual in gRPC
+	if !p.raw.pay(read.beyond + p.raw.light.cost(read.light, read.requests, int(p.raw.written.Swap(0)))) { // short messages are usual in gRPC
 		return 0, errManyFields
 	}
 	return n, err

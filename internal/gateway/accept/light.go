@@ -12,7 +12,7 @@ const (
 	freeFrames     = 64
 	freePerSecond  = 16
 	freePerRequest = 2
-	bytesPerFree   = 4 << 10
+	bytesPerFree   = 2 << 10 // Go's client sends two windows, a stream's and the connection's, for each 4 KiB
 	mostEarned     = 1024
 	// shortData is how many bytes of data a frame brings at least that costs nothing.
 	shortData = 128

@@ -20,6 +20,7 @@ func TestLightFramesOfOrdinaryClientsAreFree(t *testing.T) {
 			}
 			return fields
 		},
+		"windows of Go's client": func(l *light) int { return l.cost(0, 0, 4<<10) + l.cost(2, 0, 0) },
 		"windows for long answers": func(l *light) (fields int) {
 			for range 8 {
 				fields += l.cost(0, 0, 32<<10) // a stream's and the connection's, for half of the smallest window

@@ -7,12 +7,15 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 // A connection is at work while a request or stream of it is under way, and idle otherwise: before its first request is complete, and
 // between requests. If there is no room for a new connection, the listener closes idle ones, first those of the network with the most
-// connections, in it those of the address with the most, and of these the one that was idle for longest. It closes none of a network
-// that has no more connections than the new one's network would have, so that a client gains nothing from connecting again and again.
+// connections, in it those of the address with the most, and of these the one that was idle for longest. It closes none of
+// another network that has no more connections than the new one's network has already, so that a client gains nothing from connecting
+// again and again.
 
 const (
 	// shedPart of all connections is closed at once, so that a flood of new ones pays for the search.
@@ -62,7 +65,7 @@ func (l *Listener) Stream(remote net.Addr) (end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {
-		if c.RemoteAddr().String() != address {
+		if c.address != address {
 			continue
 		}
 		c.streams++
@@ -126,7 +129,7 @@ type candidate struct {
 func (l *Listener) rank(sheddable func(*Conn) bool) (all []candidate) {
 	hosts := map[string]int64{}
 	for c := range l.conns {
-		hosts[c.host]++
+		hosts[budget.Host(c.address)]++
 		if sheddable(c) {
 			all = append(all, candidate{conn: c, used: c.used.Load()})
 		}
@@ -134,8 +137,9 @@ func (l *Listener) rank(sheddable func(*Conn) bool) (all []candidate) {
 	oldest := func(a, b candidate) int { return cmp.Compare(a.used, b.used) }
 	slices.SortFunc(all, oldest)
 	for i := range all {
-		all[i].ofHost = hosts[all[i].conn.host]
-		hosts[all[i].conn.host]--
+		host := budget.Host(all[i].conn.address)
+		all[i].ofHost = hosts[host]
+		hosts[host]--
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(b.ofHost, a.ofHost) })
 	shed := map[string]int64{}
@@ -149,7 +153,7 @@ func (l *Listener) rank(sheddable func(*Conn) bool) (all []candidate) {
 }
 
 // fair returns those of the candidates that are shed for a connection of a network which has conns: its own, and those of networks that
-// keep as many as it then has.
+// keep at least conns.
 func fair(candidates []candidate, owner string, conns int) (victims []candidate) {
 	for _, c := range candidates {
 		if c.conn.owner == owner || c.ofNetwork > int64(conns) {
