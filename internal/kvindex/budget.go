@@ -190,15 +190,15 @@ func (ix *Index) awaitSweep() {
 	}
 }
 
-// depths is how many depths are told apart when the deepest blocks are looked for; deeper ones are alike.
+// depths is how many depths are distinguished when the deepest blocks are looked for. In longer chains neighbouring ones are alike.
 const depths = 4096
 
-// depth is that of a block's key, and greatest for orphans.
-func (e *entry) depth(ix *Index) int {
+// depth is that of a block's key, in steps of so many keys, and greatest for orphans.
+func (e *entry) depth(ix *Index, step int) int {
 	if e.at == noSpot {
 		return depths - 1
 	}
-	return min(int(ix.runs.get(e.at.run()).depth)+e.at.offset(), depths-2)
+	return min((int(ix.runs.get(e.at.run()).depth)+e.at.offset())/step, depths-2)
 }
 
 // evict takes blocks out of a generation: those of windows if they are most, orphans, and then the deepest. It returns how many.
@@ -222,10 +222,16 @@ func (l *generation) evict(ix *Index, want int) int {
 
 // evictDeepest takes so many blocks out of a locked generation.
 func (l *generation) evictDeepest(ix *Index, want int) int {
+	step := 1
+	for i := range l.rev.entries {
+		for e := &l.rev.entries[i]; !e.vacant() && e.depth(ix, step) == depths-2; {
+			step *= 2
+		}
+	}
 	var at [depths]int32
 	for i := range l.rev.entries {
 		if e := &l.rev.entries[i]; !e.vacant() {
-			at[e.depth(ix)]++
+			at[e.depth(ix, step)]++
 		}
 	}
 	want = min(want, l.rev.n)
@@ -243,7 +249,7 @@ func (l *generation) evictDeepest(ix *Index, want int) int {
 		if e.vacant() {
 			continue
 		}
-		depth := e.depth(ix)
+		depth := e.depth(ix, step)
 		if depth == least && left > 0 {
 			left--
 		} else if depth <= least {

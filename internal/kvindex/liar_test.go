@@ -88,7 +88,7 @@ func newLiar(ix *Index, seed uint64) *liar {
 	return &liar{ix, h, ix.Writer(h), rand.New(rand.NewPCG(seed, 99))}
 }
 
-// lie stores n blocks that nobody else has: as single blocks, as chains, as chains with all but a few dropped, as blocks without a
+// lie stores n blocks that no other holder has: as single blocks, as chains, as chains with all but a few dropped, as blocks without a
 // parent or of a window, or in a shadow.
 func (l *liar) lie(n int) {
 	names := func(keys []kvblock.Key) []kvevent.Hash { return named(0, keys...) }

@@ -108,6 +108,27 @@ func TestTheFastMatchDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// TestLongChainsAreEvictedFromTheirEnds: what remains of a prompt of 200,000 tokens is its beginning.
+func TestLongChainsAreEvictedFromTheirEnds(t *testing.T) {
+	const blocks = 12_500
+	ix := NewIndex(Options{})
+	h := ix.Join()
+	w, keys := ix.Writer(h), someKeys(1, blocks)
+	var parent Parent
+	for at := 0; at < blocks; at += 50 {
+		w.Store(kvblock.GPU, 0, parent, named(0, keys[at:at+50]...), keys[at:at+50])
+		parent = Parent{named(0, keys[at+49])[0], true}
+	}
+	ix.SetBudget(ix.Bytes() * 8 / 7 * 9 / 10)
+	w.Store(kvblock.GPU, 0, Parent{}, named(0, someKeys(2, 1)...), someKeys(2, 1))
+	out := make([]Match, 1)
+	ix.Match(keys, []Holder{h}, out)
+	n, held := out[0].Blocks(), ix.Held(h)
+	if ix.Evicted() == 0 || n < held-8 || n < blocks/2 { // 8: a step of depths, and the other prompt
+		t.Errorf("%d blocks match of %d that are held, %d were evicted", n, held, ix.Evicted())
+	}
+}
+
 func TestABudgetIsKept(t *testing.T) {
 	const budget = 400 << 10
 	ix := NewIndex(Options{Budget: budget})

@@ -10,7 +10,7 @@ import (
 )
 
 // prober is one probe of a container. It passes with the first success, and fails after as many failures in a row as its
-// threshold says, of which one counts in each period. The kubelet asks once in a period; a prober that does not pass asks
+// threshold says; one counts in each period. The kubelet asks once in a period; a prober that does not pass asks
 // at each tick, so that tests wait for processes and not for periods.
 type prober struct {
 	spec     *corev1.Probe
