@@ -94,7 +94,8 @@ func sharedEngines(t *testing.T) []*engine {
 	if run.shared == nil {
 		stopAhead()
 		flags := []string{"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
-		first, second := engineConfig{flags: flags, env: []string{keepsIdle}, worker: true}, engineConfig{flags: flags, worker: true}
+		first := engineConfig{model: "beginning", flags: flags, env: []string{keepsIdle}, worker: true}
+		second := engineConfig{model: "beginning", flags: flags, worker: true}
 		if atLeast("0.18") {
 			second.flags = append(slices.Clone(flags), "--shutdown-timeout", "10")
 		}

@@ -5,10 +5,10 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 )
 
 // tokenizerFiles has the tokenizer and the chat template of the models.
@@ -51,6 +51,7 @@ var templates = map[string]string{"printing": printing, "printing parts": printi
 // models by name. Cases that need no other use qwen2.
 var models = map[string]object{
 	"qwen2":          modelConfig(nil),
+	"beginning":      modelConfig(nil), // its tokenizer puts a token before texts
 	"printing":       modelConfig(nil),
 	"printing parts": modelConfig(nil),
 	// Every layer looks back 128 tokens.
@@ -84,7 +85,7 @@ func WriteModel(root, name string) (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	words, err := tokenizer()
+	words, err := tokenizer(name == "beginning")
 	if err != nil {
 		return "", err
 	}
@@ -140,8 +141,8 @@ const beginning = `{"type": "Sequence", "processors": [
 	 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
 	 "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [151643], "tokens": ["<|endoftext|>"]}}}]}`
 
-// tokenizer is the tokenizer.json of all models, with a beginning.
-var tokenizer = sync.OnceValues(func() ([]byte, error) {
+// tokenizer is the tokenizer.json of a model.
+func tokenizer(begins bool) ([]byte, error) {
 	f, err := os.Open(filepath.Join(tokenizerFiles(), "tokenizer.json.gz"))
 	if err != nil {
 		return nil, fmt.Errorf("opening the tokenizer: %w", err)
@@ -151,14 +152,17 @@ var tokenizer = sync.OnceValues(func() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the tokenizer: %w", err)
 	}
+	raw, err := io.ReadAll(z)
+	if err != nil || !begins {
+		return raw, err
+	}
 	var fields map[string]json.RawMessage
-	if err := json.NewDecoder(z).Decode(&fields); err != nil {
+	if err := json.Unmarshal(raw, &fields); err != nil {
 		return nil, fmt.Errorf("reading the tokenizer: %w", err)
 	}
 	fields["post_processor"] = json.RawMessage(beginning)
-	raw, err := json.Marshal(fields)
-	if err != nil {
+	if raw, err = json.Marshal(fields); err != nil {
 		return nil, fmt.Errorf("writing the tokenizer: %w", err)
 	}
 	return raw, nil
-})
+}
