@@ -142,7 +142,8 @@ func TestWhatWasRoutedGoesWithTheEndpoint(t *testing.T) {
 		"another endpoint":    {func(_ *testing.T, _ *Picker, s *Spec) { s.Endpoints = append(s.Endpoints, testEndpoint(7)) }, true},
 		"other chunks":        {func(_ *testing.T, _ *Picker, s *Spec) { s.Policy.Strategy.ApproximatePrefix.ChunkBytes = 32 }, false},
 		"another life":        {func(_ *testing.T, _ *Picker, s *Spec) { s.Endpoints[0].Address = "127.0.0.1:9999" }, false},
-		"an emptied cache":    {func(t *testing.T, p *Picker, _ *Spec) { feed(t, p, "pod-0").Writer.Clear() }, false},
+		"its stream begins":   {func(t *testing.T, p *Picker, _ *Spec) { feed(t, p, "pod-0").Writer.Clear() }, true},
+		"an emptied cache":    {func(t *testing.T, p *Picker, _ *Spec) { f := feed(t, p, "pod-0"); f.Writer.Clear(); f.Writer.Clear() }, false},
 		"an endpoint in need": {func(_ *testing.T, _ *Picker, s *Spec) { s.Endpoints[0].Serving = false }, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,6 +33,7 @@ type member struct {
 	tail     tail
 	blocks   atomic.Int64  // physical blocks of the engine's GPU tier, 0 while that is not known
 	stored   atomic.Uint64 // keys announced
+	followed atomic.Bool   // its event stream has begun
 	doubted  atomic.Bool
 	// incomplete: the endpoint holds blocks that no event will announce again; left: it is no longer of the pool.
 	incomplete, left atomic.Bool

@@ -91,12 +91,15 @@ func (w *watchedWriter) Drop(tier kvblock.Tier, group int, hashes []kvevent.Hash
 	return w.Writer.Drop(tier, group, hashes)
 }
 
-// Clear is kvindex.Writer's. Earlier routes are forgotten too.
+// Clear is kvindex.Writer's. Earlier routes are forgotten too, but not as the picker begins to follow the endpoint: other pickers have
+// seen more of the engine's life, and what they remember can be there already.
 func (w *watchedWriter) Clear() {
+	if w.of.followed.Swap(true) || w.of.stored.Load() > 0 {
+		w.of.routed.clear()
+	}
 	w.noteAll()
 	w.of.grain.forget()
 	w.of.tail.forget()
-	w.of.routed.clear()
 	w.of.reloads.clear()
 	w.Writer.Clear()
 	w.of.sleep.cleared()
