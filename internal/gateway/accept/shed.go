@@ -12,10 +12,10 @@ import (
 )
 
 // A connection is at work while a request or stream of it is under way, and idle otherwise: before its first request is complete, and
-// between requests. If there is no room for a new connection, the listener closes idle ones, first those of the network with the most
-// connections, in it those of the address with the most, and of these the one that was idle for longest. It closes none of
-// another network that has no more connections than the new one's network has already, so that a client gains nothing from connecting
-// again and again.
+// between requests. If there is no room for a new connection, the listener closes idle ones. It begins with the network that has the
+// most connections, and in it with the address that has the most. Of that address, it closes the connection that has been idle for the
+// longest time. Networks that have no more connections than the network of the new one keep theirs, so that a client gains nothing from
+// connecting again and again.
 
 const (
 	// shedPart of all connections is closed at once, so that a flood of new ones pays for the search.

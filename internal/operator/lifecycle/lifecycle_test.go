@@ -262,49 +262,6 @@ func TestMake(t *testing.T) {
 	}
 }
 
-func TestCurrentFollowsTheRollout(t *testing.T) {
-	for name, tc := range map[string]struct {
-		current string
-		pods    []Pod
-		want    string
-	}{
-		"a new pool":                 {"", nil, "b"},
-		"an old pod is left":         {"a", []Pod{pod("a", 0), pod("b", 1), pod("b", 2)}, "a"},
-		"none is left":               {"a", []Pod{pod("b", 1), pod("b", 2)}, "b"},
-		"but a new one does not yet": {"a", []Pod{pod("b", 1), pod("b", 2, loading(time.Minute))}, "a"},
-		"status was lost":            {"", []Pod{pod("a", 1), pod("b", 2)}, "a"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			out := Make(Input{Now: noon, Pool: Pool{Name: "p", Size: 2, Revision: "b", Current: tc.current, Surge: 1}, Pods: tc.pods})
-			if out.Current != tc.want {
-				t.Errorf("current %q, want %q", out.Current, tc.want)
-			}
-		})
-	}
-}
-
-func TestAPoolAtZeroGrowsWithTheOldRevisionWhileTheRolloutWaits(t *testing.T) {
-	for name, tc := range map[string]struct {
-		pool Pool
-		want []string
-	}{
-		"refused":    {Pool{Refused: true}, []string{"create p-a-0"}},
-		"paused":     {Pool{Paused: true}, []string{"create p-a-0"}},
-		"unhindered": {Pool{}, []string{"create p-b-0"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pool := tc.pool
-			pool.Name, pool.Revision, pool.Current, pool.Surge = "p", "b", "a", 1
-			pool.Current = Make(Input{Now: noon, Pool: pool}).Current
-			pool.Size = 1
-			out := Make(Input{Now: noon, Pool: pool})
-			if diff := cmp.Diff(tc.want, brief(out.Actions)); diff != "" {
-				t.Errorf("actions (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestWarmUp(t *testing.T) {
 	pool := Pool{Name: "p", Size: 1, Revision: "b", Current: "b", Surge: 1, WarmUp: time.Minute, ProgressDeadline: time.Hour}
 	gate := func(since time.Duration, change func(*Pod)) Pod {
