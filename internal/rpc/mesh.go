@@ -330,13 +330,13 @@ func (m *Mesh) publish(ctx context.Context, l *link) error {
 	defer borrowing.Wait()
 	while, end := context.WithCancel(ctx)
 	defer end()
-	for what, f := range map[string]func(context.Context, *Client){
-		"Borrowing from a peer panicked": m.o.Borrow, "Copying what a peer remembers panicked": m.o.Recall,
-	} {
+	begin := func(what string, f func(context.Context, *Client)) {
 		if f != nil {
 			borrowing.Go(func() { m.caught(what, l, func() { f(while, l.client) }) })
 		}
 	}
+	begin("Borrowing from a peer panicked", m.o.Borrow)
+	begin("Copying what a peer remembers panicked", m.o.Recall)
 	err = m.speak(ctx, stream, sender, received)
 	m.o.Log.Info("Peer gone", "peer", l.addr, "reason", err.Error())
 	return err

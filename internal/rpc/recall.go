@@ -25,8 +25,10 @@ const (
 	leastPart    = 32
 	// maxRecalling bounds how many peers are answered at a time.
 	maxRecalling = 2
-	// recallTries are how often a peer is asked, recallPause the time between, recallTimeout that of an answer.
+	// recallTries are how often a peer is asked that fails, recallBusy how often one that answers others first, so for as long as an
+	// answer can take. recallPause is the time between, recallTimeout that of an answer.
 	recallTries   = 3
+	recallBusy    = int(recallTimeout / recallPause)
 	recallPause   = 300 * time.Millisecond
 	recallTimeout = 30 * time.Second
 )
@@ -62,6 +64,7 @@ func (s *PeerService) Recall(_ *pb.Recall, stream grpc.ServerStreamingServer[pb.
 type Recollection struct {
 	put  func(*replicas.Routed)
 	most int           // chunks of an answer
+	busy int           // how often a peer is asked that answers others first
 	turn chan struct{} // holds a token while a peer is asked
 
 	mu       sync.Mutex // guards what follows
@@ -71,7 +74,7 @@ type Recollection struct {
 
 // NewRecollection passes what a peer remembers of an endpoint to put.
 func NewRecollection(put func(*replicas.Routed)) *Recollection {
-	return &Recollection{put: put, most: maxRecalled, turn: make(chan struct{}, 1)}
+	return &Recollection{put: put, most: maxRecalled, busy: recallBusy, turn: make(chan struct{}, 1)}
 }
 
 // Complete reports whether a peer has answered that knew as much as any other.
@@ -90,21 +93,15 @@ func (r *Recollection) Settled(peers int) bool {
 
 // From asks a peer, unless another one has given a complete answer.
 func (r *Recollection) From(ctx context.Context, c *Client) error {
-	select {
-	case r.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { <-r.turn }()
 	var err error
-	for range recallTries {
-		if r.Complete() || ctx.Err() != nil {
-			return ctx.Err()
+	for failed, busy := 0, 0; failed < recallTries && busy < r.busy; {
+		if err = r.inTurn(ctx, c); err == nil || ctx.Err() != nil {
+			return err
 		}
-		var complete bool
-		if complete, err = r.ask(ctx, NewPeerClient(c.conn)); err == nil || status.Code(err) == codes.Unimplemented {
-			r.settle(complete)
-			return nil
+		if status.Code(err) == codes.ResourceExhausted {
+			busy++
+		} else {
+			failed++
 		}
 		select {
 		case <-ctx.Done():
@@ -114,6 +111,25 @@ func (r *Recollection) From(ctx context.Context, c *Client) error {
 	}
 	r.settle(false)
 	return err
+}
+
+// inTurn asks a peer once while no other one is asked.
+func (r *Recollection) inTurn(ctx context.Context, c *Client) error {
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-r.turn }()
+	if r.Complete() {
+		return nil
+	}
+	complete, err := r.ask(ctx, NewPeerClient(c.conn))
+	if err != nil && status.Code(err) != codes.Unimplemented {
+		return err
+	}
+	r.settle(complete)
+	return nil
 }
 
 func (r *Recollection) settle(complete bool) {

@@ -87,6 +87,7 @@ func TestAPickerDoesNotWaitForPeersThatRememberNothing(t *testing.T) {
 	busy.service.recalling.Store(maxRecalling)
 	var got kept
 	r := NewRecollection(got.put)
+	r.busy = 2
 	if err := r.From(t.Context(), dialled(t, old)); err != nil || !r.Settled(1) || r.Complete() {
 		t.Errorf("an old peer: %v, settled %v, complete %v", err, r.Settled(1), r.Complete())
 	}
@@ -96,6 +97,25 @@ func TestAPickerDoesNotWaitForPeersThatRememberNothing(t *testing.T) {
 	busy.service.recalling.Store(0)
 	if err := r.From(t.Context(), dialled(t, busy)); err != nil || !r.Complete() || len(got.chunks) != 5 {
 		t.Errorf("asked again: %v, complete %v, %d chunks", err, r.Complete(), len(got.chunks))
+	}
+}
+
+// TestAPickerAsksABusyPeerAgain, for longer than one that fails: others have started with it.
+func TestAPickerAsksABusyPeerAgain(t *testing.T) {
+	busy := remembering(t, true, 5)
+	busy.service.recalling.Store(maxRecalling)
+	var got kept
+	r := NewRecollection(got.put)
+	result := make(chan error, 1)
+	go func() { result <- r.From(t.Context(), dialled(t, busy)) }()
+	select {
+	case err := <-result:
+		t.Fatalf("it is not asked any more: %v", err)
+	case <-time.After((recallTries + 1) * recallPause):
+	}
+	busy.service.recalling.Store(0)
+	if err := <-result; err != nil || !r.Complete() || len(got.chunks) != 5 {
+		t.Errorf("%v, complete %v, %d chunks", err, r.Complete(), len(got.chunks))
 	}
 }
 
