@@ -10,7 +10,25 @@ import (
 // KeepBuffer is the largest buffer that is kept for further requests, in bytes.
 const KeepBuffer = 1 << 20
 
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
+// buffers are kept by size: a request is charged for all of its buffer, so a small one must not get the buffer of a large one.
+var buffers [4]sync.Pool
+
+// classOf is the place in buffers of a buffer of n bytes: up to 16 KiB, 64 KiB, 256 KiB, and more.
+func classOf(n int) int {
+	class := 0
+	for most := KeepBuffer >> 6; n > most && class < len(buffers)-1; most <<= 2 {
+		class++
+	}
+	return class
+}
+
+// kept is a kept buffer for about n bytes, or an empty one.
+func kept(n int) *[]byte {
+	if b, ok := buffers[classOf(n)].Get().(*[]byte); ok {
+		return b
+	}
+	return new([]byte)
+}
 
 // Buffer is a request's body in memory that was counted before it was allocated. The zero value is an empty one.
 type Buffer struct {
@@ -45,7 +63,7 @@ func (b *Buffer) TakeIDs(take func(more int64) bool, route openai.Route) bool {
 // Grow makes room for size bytes in all. take counts more bytes, and reports whether there is room for them; without room Grow fails.
 func (b *Buffer) Grow(take func(more int64) bool, size int) bool {
 	if b.pooled == nil {
-		b.pooled = buffers.Get().(*[]byte)
+		b.pooled = kept(size)
 		b.Bytes = (*b.pooled)[:0]
 	}
 	size = max(size, cap(b.Bytes))
@@ -100,7 +118,7 @@ func (b *Buffer) Salt(take func(more int64) bool, salt string) bool {
 func (b *Buffer) Free() (counted int64) {
 	if b.pooled != nil && cap(b.Bytes) <= KeepBuffer {
 		*b.pooled = b.Bytes[:0]
-		buffers.Put(b.pooled)
+		buffers[classOf(cap(b.Bytes))].Put(b.pooled)
 	}
 	counted = b.counted + b.ids
 	*b = Buffer{}
