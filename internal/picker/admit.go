@@ -345,7 +345,7 @@ func (q *admissionQueue) read() AdmissionStats {
 func (v *view) ticket(s *scratch, state *pickState, now time.Time) (admission.Ticket, queuedAs) {
 	v.match(s, &state.prompt, false)
 	question := v.question(s, state, now)
-	known := queuedAs{question: question, others: state.otherTokens(&s.request), chunks: s.keptChunks()}
+	known := queuedAs{question: question, sequences: s.needs(), others: state.otherTokens(&s.request), chunks: s.keptChunks()}
 	cached := 0
 	for i := range s.candidates {
 		c := &s.candidates[i]

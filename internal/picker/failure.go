@@ -61,10 +61,10 @@ func (d *Decision) fail(t *Target, answered bool) {
 	t.member.stats.failures.Add(1)
 }
 
-// WaitsForRoom reports whether the request can wait until an endpoint's queue has room. When there is room for more than one
-// sequence is not known: a limit below their number never lets the request in. Nor is the number of sequences of unparsed requests.
+// WaitsForRoom reports whether the request can wait until an endpoint's queue has room. One that an endpoint has refused with
+// nothing else in it has more sequences than the limit and is never let in, and of unparsed requests their number is not known.
 func (d *Decision) WaitsForRoom() bool {
-	return d.view.spec.Policy.Admission.Queue && d.answers == 1 && !d.unparsed
+	return d.view.spec.Policy.Admission.Queue && !d.beyond && !d.unparsed
 }
 
 // succeed notifies the circuit of the present target that it answers. d.mu is held.
@@ -96,5 +96,6 @@ func (d *Decision) Full(limit openai.QueueLimit) {
 	if !d.unparsed || limit == openai.TokenLimit {
 		m.ceiling.refused(now, limit, &l, d.answers)
 	}
+	d.beyond = d.beyond || limit != openai.TokenLimit && d.answers > 1 && l.Sequences == 0
 	m.stats.full.Add(1)
 }

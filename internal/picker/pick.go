@@ -34,6 +34,7 @@ type scratch struct {
 	costs      []policy.Cost
 	order      []int
 	scored     bool // s.matches, s.question and s.costs are those of the candidates
+	sequences  int  // of the request; 0 if it is not known
 
 	lacking   []int         // tokens that are to be transferred to each candidate
 	estimates []policy.Cost // of the yardstick
@@ -42,6 +43,12 @@ type scratch struct {
 	shadowCosts []policy.Cost
 	shadowOrder []int
 }
+
+// needs is how many sequences an endpoint must have room for.
+func (s *scratch) needs() int { return max(1, s.sequences) }
+
+// sequencesOf is how many sequences a request has in an engine: one for each answer to each prompt.
+func sequencesOf(r *openai.Request) int { return max(1, r.N) * max(1, len(r.Prompts)) }
 
 // Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.
 func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error) {
@@ -54,6 +61,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	r := &s.request
 
 	v, err := p.current.Load().read(in, r)
+	s.sequences = sequencesOf(r)
 	if err == nil && in.Again == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
 		err = tooLarge(v.spec.MaxRequestBody)
 	}
@@ -242,6 +250,7 @@ const (
 // release returns the scratch for the next request, without buffers that an unusual request made huge.
 func (p *Picker) release(s *scratch) {
 	s.request.Reset()
+	s.sequences = 0
 	if cap(s.keys)+cap(s.former) > keepKeys {
 		s.keys, s.former = nil, nil
 	}
@@ -291,7 +300,7 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 			c.Hash, c.Match, c.Delay, c.Routed, c.Grain = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0, m.grain.keys()
 			list, index = list[:len(list)+1], append(index, i)
 		}
-		if s.guards == noGuards || len(list) > 0 && (!others || v.someTakes(now, list, index)) {
+		if s.guards == noGuards || len(list) > 0 && (!others || v.someTakes(now, list, index, s.needs())) {
 			s.index = index
 			return list
 		}
@@ -300,9 +309,9 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 }
 
 // someTakes reports whether a request need not wait for each of the candidates.
-func (v *view) someTakes(now time.Time, candidates []policy.Candidate, index []int) bool {
+func (v *view) someTakes(now time.Time, candidates []policy.Candidate, index []int, sequences int) bool {
 	for c, i := range index {
-		if v.takes(now, i, &candidates[c].Load) {
+		if v.takes(now, i, &candidates[c].Load, sequences) {
 			return true
 		}
 	}
@@ -408,7 +417,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		gateway:         state.gateway,
 		observed:        state.observed,
 		maxTokens:       r.MaxTokens,
-		answers:         max(1, r.N) * max(1, len(r.Prompts)),
+		answers:         sequencesOf(r),
 		counted:         state.err == nil && len(r.Prompts) <= 1 && !state.noRead && len(state.former) == 0,
 		cacheUnreported: r.CacheUnreported,
 		class:           state.class(),

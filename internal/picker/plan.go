@@ -87,7 +87,7 @@ func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time) {
 	}
 	n := 0
 	for c, i := range first.index {
-		if !v.takes(now, i, &first.candidates[c].Load) || v.members[i].gives.leavesOut(0, now) {
+		if !v.takes(now, i, &first.candidates[c].Load, 1) || v.members[i].gives.leavesOut(0, now) {
 			continue
 		}
 		first.candidates[n], first.index[n] = first.candidates[c], i
@@ -112,7 +112,7 @@ func (v *view) receiver(s *scratch, scale policy.Policy, from *member, now time.
 	scale.Score(&question, loaded, costs)
 	best = -1
 	suits := func(c int) bool {
-		return v.handsOver(from, v.members[s.index[c]], now) && v.takes(now, s.index[c], &s.candidates[c].Load)
+		return v.handsOver(from, v.members[s.index[c]], now) && v.takes(now, s.index[c], &s.candidates[c].Load, s.needs())
 	}
 	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
 		if i := slices.IndexFunc(s.order, suits); i >= 0 {

@@ -15,6 +15,11 @@ var (
 	modelHeaders = [...]string{"x-amzn-sagemaker-adapter-identifier", "x-amzn-sagemaker-adapter-alias"}
 )
 
+// LoadReport begins the names, in lower case, of the headers of load reports (ORCA). vLLM adds one to JSON answers, with how full
+// its cache is and how many requests wait, if the request has the header LoadReport + "-format". Neither passes the picker: the
+// load of engines is of no concern to clients.
+const LoadReport = "endpoint-load-metrics"
+
 // steering checks what a request controls in the engine against what its class allows. drop reports that its priority must not
 // reach the engine. It fails with an *Error.
 //
@@ -58,8 +63,9 @@ func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (dro
 func (d *Decision) DropsPriority() bool { return d.dropsPriority }
 
 // EachForeignHeader calls f with each header, in lower case, that the engine must not get from this request: those that only
-// pickers and gateways set, and those that replace the model.
+// pickers and gateways set, those that replace the model, and the one that asks for load reports.
 func (d *Decision) EachForeignHeader(f func(name string)) {
+	f(LoadReport + "-format")
 	for _, name := range modelHeaders {
 		f(name)
 	}

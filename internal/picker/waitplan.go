@@ -68,10 +68,11 @@ func (q *queued) apply(l *load.View) {
 
 // queuedAs is what a look has to know of a request besides its keys, computed where its body is at hand.
 type queuedAs struct {
-	question policy.Request
-	others   int           // tokens of prompts that are not matched
-	own      time.Duration // of its prefill, where it was placed last, or at the endpoint with the longest match
-	chunks   [][]routinghistory.Chunk
+	question  policy.Request
+	sequences int           // one for each answer to each prompt
+	others    int           // tokens of prompts that are not matched
+	own       time.Duration // of its prefill, where it was placed last, or at the endpoint with the longest match
+	chunks    [][]routinghistory.Chunk
 }
 
 // bytes that it keeps in memory besides the body: its chunks are eight bytes each.
@@ -91,11 +92,13 @@ func (v *view) isFull(now time.Time, i int, l *load.View) bool {
 	return l.KVUsage > v.spec.Policy.MaxKVUsage || v.members[i].ceiling.places(now, l) == 0
 }
 
-// takes reports whether an endpoint can be sent a request now: it can accept it, or serves nothing, and would begin the
-// prefill within the wait budget. Where requests do not wait, every endpoint is sent what is chosen for it.
-func (v *view) takes(now time.Time, i int, l *load.View) bool {
+// takes reports whether an endpoint can be sent a request of so many sequences now: it can accept it, or serves nothing, and would
+// begin the prefill within the wait budget. Where requests do not wait, every endpoint is sent what is chosen for it. Of several
+// sequences, one that serves nothing decides itself: there will never be more room.
+func (v *view) takes(now time.Time, i int, l *load.View, sequences int) bool {
 	a := &v.spec.Policy.Admission
-	return !a.waits() || admission.Backlog(l) <= a.WaitBudget && v.members[i].ceiling.places(now, l) > 0 &&
+	return !a.waits() || admission.Backlog(l) <= a.WaitBudget &&
+		(v.members[i].ceiling.places(now, l) >= sequences || sequences > 1 && l.Sequences == 0) &&
 		(l.KVUsage <= v.spec.Policy.MaxKVUsage || l.InFlight == 0)
 }
 
@@ -104,7 +107,7 @@ func (v *view) takes(now time.Time, i int, l *load.View) bool {
 func (v *view) goes(now time.Time, s *scratch, state *pickState) bool {
 	free := 0
 	for i := range s.candidates {
-		if v.takes(now, s.index[i], &s.candidates[i].Load) {
+		if v.takes(now, s.index[i], &s.candidates[i].Load, s.needs()) {
 			free++
 		}
 	}
@@ -114,7 +117,7 @@ func (v *view) goes(now time.Time, s *scratch, state *pickState) bool {
 	v.match(s, &state.prompt, false)
 	s.question = v.question(s, state, now)
 	best := v.bestToWaitFor(s, &state.prompt, now)
-	goes := v.takes(now, s.index[best], &s.candidates[best].Load)
+	goes := v.takes(now, s.index[best], &s.candidates[best].Load, s.needs())
 	// Strategies with turns have to take theirs, and matches that are distrusted are probed.
 	s.scored = goes && !policy.TakesTurns(v.strategy) && !slices.Contains(s.ignored, true)
 	return goes
@@ -127,7 +130,7 @@ func (v *view) goes(now time.Time, s *scratch, state *pickState) bool {
 // MarginalCost; otherwise the best one of those that take the request counts.
 func (v *view) bestToWaitFor(s *scratch, p *prompt, now time.Time) int {
 	for i := range s.candidates {
-		if c := &s.candidates[i]; !v.takes(now, s.index[i], &c.Load) {
+		if c := &s.candidates[i]; !v.takes(now, s.index[i], &c.Load, s.needs()) {
 			c.Delay += c.Load.Stuck.Seconds()
 		}
 	}
@@ -137,11 +140,11 @@ func (v *view) bestToWaitFor(s *scratch, p *prompt, now time.Time) int {
 	policy.Still(v.strategy).Score(&s.question, s.candidates, s.costs)
 	s.order = policy.Rank(&s.question, s.candidates, s.costs, s.order, len(s.candidates))
 	best := s.order[0]
-	if v.takes(now, s.index[best], &s.candidates[best].Load) {
+	if v.takes(now, s.index[best], &s.candidates[best].Load, s.needs()) {
 		return best
 	}
 	for _, i := range s.order {
-		if !v.takes(now, s.index[i], &s.candidates[i].Load) {
+		if !v.takes(now, s.index[i], &s.candidates[i].Load, s.needs()) {
 			continue
 		}
 		estimates := s.costs
@@ -162,7 +165,7 @@ func (v *view) bestToWaitFor(s *scratch, p *prompt, now time.Time) int {
 // which are its fallbacks.
 func (v *view) order(s *scratch, question *policy.Request, now time.Time) {
 	tried := max(1, v.spec.Policy.Attempts)
-	takes := func(c int) bool { return v.takes(now, s.index[c], &s.candidates[c].Load) }
+	takes := func(c int) bool { return v.takes(now, s.index[c], &s.candidates[c].Load, s.needs()) }
 	full := 0
 	for c := range s.candidates {
 		if !takes(c) {
@@ -227,17 +230,17 @@ type lookBase struct {
 	index      []int
 }
 
-// free reports for each of the pool's endpoints whether it can be sent a request now. Endpoints that are no candidates of the
+// free reports for each of the pool's endpoints whether it can be sent a request of one sequence now. Endpoints that are no candidates of the
 // base model count too: a gateway's subset can consist of them.
 func (v *view) free(now time.Time, base *lookBase) []bool {
 	free, read := make([]bool, len(v.members)), make([]bool, len(v.members))
 	for c, i := range base.index {
-		free[i], read[i] = v.takes(now, i, &base.candidates[c].Load), true
+		free[i], read[i] = v.takes(now, i, &base.candidates[c].Load, 1), true
 	}
 	for i, m := range v.members {
 		if !read[i] && v.spec.Endpoints[i].Pickable() {
 			l := m.load.View(now)
-			free[i] = v.takes(now, i, &l)
+			free[i] = v.takes(now, i, &l, 1)
 		}
 	}
 	return free
@@ -249,7 +252,7 @@ type look struct {
 	now   time.Time
 	view  *view
 	base  lookBase
-	free  []bool   // by endpoint: it can be sent a request
+	free  []bool   // by endpoint: it can be sent a request of one sequence
 	ahead []queued // by endpoint: the work of requests that wait for it
 	// left is how many placements can be computed, and toCompare how many prompts can be compared with endpoints.
 	left, toCompare int
@@ -277,7 +280,7 @@ func (l *look) choose() (chosen *waiter) {
 					chosen = w
 					return false
 				}
-			case !l.free[p.endpoint]:
+			case !l.takes(p.endpoint, w.sequences):
 				l.ahead[p.endpoint].add(&p.work)
 			case chosen == nil:
 				chosen = w
@@ -288,6 +291,15 @@ func (l *look) choose() (chosen *waiter) {
 		return chosen == nil
 	})
 	return chosen
+}
+
+// takes reports whether an endpoint can be sent a request of so many sequences now.
+func (l *look) takes(endpoint, sequences int) bool {
+	if !l.free[endpoint] || sequences == 1 {
+		return l.free[endpoint]
+	}
+	at := l.view.members[endpoint].load.View(l.now)
+	return l.view.takes(l.now, endpoint, &at, sequences)
 }
 
 // cost orders the requests of a tenant, the lowest first: the seconds of its own prefill less what its wait outweighs. One
@@ -369,7 +381,7 @@ func (l *look) place(w *waiter) {
 	for i := range s.candidates {
 		l.ahead[s.index[i]].apply(&s.candidates[i].Load)
 	}
-	s.question = w.question
+	s.question, s.sequences = w.question, w.sequences
 	best := v.bestToWaitFor(s, &w.state.prompt, l.now)
 	c := &s.candidates[best]
 	work := load.WorkOf(s.question.Uncached(c)+w.others, s.question.MatchTokens(c))

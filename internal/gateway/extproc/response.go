@@ -3,6 +3,7 @@ package extproc
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -53,7 +54,7 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 	}
 	x.status = code
 	x.made = x.made && head.get(picker.RequestIDHeader) == ""
-	x.send(responseHeadersAnswer(x.explained()))
+	x.send(responseHeadersAnswer(x.explained(head)))
 	x.span.FirstByte(code)
 	x.answer.Start(d, code, head.get("content-type"), head.get("content-encoding"))
 	if picker.IsEventStream(head.get("content-type")) {
@@ -83,8 +84,8 @@ func (x *exchange) judgeByHeader(contentType string) {
 	x.settle(outcome)
 }
 
-// explained is what is added to the answer's header.
-func (x *exchange) explained() *pb.CommonResponse {
+// explained is what is changed in the answer's header.
+func (x *exchange) explained(answer head) *pb.CommonResponse {
 	m := &pb.HeaderMutation{}
 	set := func(name, value string) { put(m, name, value) }
 	if x.made {
@@ -94,7 +95,12 @@ func (x *exchange) explained() *pb.CommonResponse {
 	if x.decision.Explains(x.explain) {
 		x.decision.Explain(x.decision.Index(), set)
 	}
-	if len(m.GetSetHeaders()) == 0 {
+	answer.each(func(name string) {
+		if strings.HasPrefix(name, picker.LoadReport) {
+			m.RemoveHeaders = append(m.RemoveHeaders, name)
+		}
+	})
+	if len(m.GetSetHeaders()) == 0 && len(m.GetRemoveHeaders()) == 0 {
 		return nil
 	}
 	return &pb.CommonResponse{HeaderMutation: m}

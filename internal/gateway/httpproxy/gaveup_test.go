@@ -220,8 +220,12 @@ type limited struct {
 
 func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	defer l.inside.Add(-1)
-	if l.inside.Add(1) > l.most {
+	sequences := int64(1)
+	if strings.Contains(string(body), `"n":2`) {
+		sequences = 2
+	}
+	defer l.inside.Add(-sequences)
+	if l.inside.Add(sequences) > l.most {
 		l.refused.Add(1)
 		if strings.Contains(string(body), `"stream":true`) {
 			saying(fullEvent)(w, r)
@@ -239,7 +243,14 @@ func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestRequestsWaitForEnginesWhoseQueuesAreFull(t *testing.T) {
-	for name, body := range map[string]string{"streams": streamed, "JSON": `{"model":"m","prompt":"x"}`} {
+	for name, tc := range map[string]struct {
+		body   string
+		places [2]int64 // of each engine
+	}{
+		"streams":         {streamed, [2]int64{3, 2}},
+		"JSON":            {`{"model":"m","prompt":"x"}`, [2]int64{3, 2}},
+		"several answers": {`{"model":"m","prompt":"x","n":2}`, [2]int64{1, 1}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			engines := []*limited{{most: 3, goOn: make(chan struct{})}, {most: 2, goOn: make(chan struct{})}}
 			s := spec(engine(t, engines[0].ServeHTTP), engine(t, engines[1].ServeHTTP))
@@ -253,12 +264,13 @@ func TestRequestsWaitForEnginesWhoseQueuesAreFull(t *testing.T) {
 			answers := make(chan string, requests)
 			for range requests {
 				go func() {
-					r := h.post("/v1/completions", body)
+					r := h.post("/v1/completions", tc.body)
 					answers <- fmt.Sprint(r.StatusCode, " ", read(t, r))
 				}()
 			}
 			eventually(t, "the engines are full, and the rest waits", func() bool {
-				return engines[0].served.Load() == 3 && engines[1].served.Load() == 2 && h.picker.Stats()[0].Admission.Waiting == requests-5
+				return engines[0].served.Load() == tc.places[0] && engines[1].served.Load() == tc.places[1] &&
+					h.picker.Stats()[0].Admission.Waiting == requests-int(tc.places[0]+tc.places[1])
 			})
 			close(engines[0].goOn)
 			close(engines[1].goOn)

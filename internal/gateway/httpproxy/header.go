@@ -16,6 +16,7 @@ const (
 	apiKeyHeader  = "X-Api-Key" // picker.APIKeyHeader
 	explainHeader = picker.ExplainHeader
 	ownPrefix     = "X-Kvasir-"
+	loadReport    = "Endpoint-Load-Metrics" // picker.LoadReport
 )
 
 // hopByHop lists headers that concern one connection only (RFC 9110, 7.6.1, and what was common before).
@@ -28,12 +29,12 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// copyHeader copies what goes from end to end: not what concerns one connection, not what Connection names, not our
-// own headers. The values are shared, not copied. (What Connection names beside "close" does pass: net/http takes that
+// copyHeader copies what goes from end to end: not what concerns one connection, not what Connection names, no load reports, and
+// not our own headers. The values are shared, not copied. (What Connection names beside "close" does pass: net/http takes that
 // list away.)
 func copyHeader(dst, src http.Header) {
 	for name, values := range src {
-		if !hopByHop(name) && !strings.HasPrefix(name, ownPrefix) {
+		if !hopByHop(name) && !strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, loadReport) {
 			dst[name] = values
 		}
 	}
