@@ -138,6 +138,7 @@ func define(set *flag.FlagSet, cfg *vllmsim.Config, o *options) {
 		"); can be repeated, the first is reported")
 	set.Var(&o.models, "model", "the same as --served-model-name; vLLM takes the name from here where no other is given")
 	set.Var(&o.loras, "lora", "name of a loaded LoRA adapter; can be repeated")
+	set.BoolVar(&cfg.Pooling, "pooling", false, "the model generates nothing: only the routes of embeddings, scores and ranks exist")
 	set.BoolVar(&cfg.RuntimeLoRA, "lora-updates", false, "open /v1/load_lora_adapter and /v1/unload_lora_adapter, "+
 		"as VLLM_ALLOW_RUNTIME_LORA_UPDATING does")
 	set.Var(&o.keys, "api-key", "API key for /v1; can be repeated")

@@ -112,7 +112,7 @@ func partTypeOf(name []byte) (partType, ItemKind) {
 	switch string(name) {
 	case "text", "input_text", "output_text", "refusal", "thinking", "reasoning_text", "summary_text":
 		return textPart, 0
-	case "tool_use", "tool_reference", "redacted_thinking":
+	case "tool_use", "tool_reference", "redacted_thinking", "tool_addition", "tool_removal":
 		return toolPart, 0
 	case "tool_result":
 		return toolResult, 0

@@ -326,7 +326,7 @@ func slowPart(v any, message int, want *seen) (text string, multimodal bool) {
 	switch typ {
 	case "text", "input_text", "output_text", "refusal", "thinking", "reasoning_text", "summary_text":
 		return text, false
-	case "tool_use", "tool_reference", "redacted_thinking":
+	case "tool_use", "tool_reference", "redacted_thinking", "tool_addition", "tool_removal":
 		return "", false
 	case "tool_result":
 		_, multimodal = slowContent(e["content"], message, want)

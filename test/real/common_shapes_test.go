@@ -25,6 +25,8 @@ type shape struct {
 	uncached bool
 	// byMetrics: usage does not say what all of the request found, so the engines' counters do.
 	byMetrics bool
+	// lookups: the engine looks the prompt up so often.
+	lookups int
 	// truncated: a longer conversation shares no prefix with a shorter one.
 	truncated bool
 }

@@ -53,9 +53,9 @@ func TestEnginesThatShutDownLoseNoRequest(t *testing.T) {
 		grace  time.Duration
 		kinds  []int // of the clients' requests
 	}{
-		{"at once", 0, false, 10 * time.Second, []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		{"at once", 0, false, 10 * time.Second, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}},
 		// It answers token ids with nothing and other requests with errors. After a few errors the picker leaves it alone.
-		{"after running requests", 1, true, 25 * time.Second, []int{0, 5, 2, 3, 2, 3, 2, 3}},
+		{"after running requests", 1, true, 25 * time.Second, []int{0, 5, 2, 3, 2, 3, 2, 3, 6, 7, 8, 9}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.waits && !atLeast("0.18") {
@@ -119,10 +119,19 @@ func TestEnginesThatShutDownLoseNoRequest(t *testing.T) {
 // outputTokens of each answer to requests ofEveryKind.
 const outputTokens = 24
 
-// ofEveryKind is a request with text, token ids or messages, by half of a number, and streamed if the number is even.
+// ofEveryKind is a request with text, token ids or messages to each API that the release has, by half of a number, and streamed if the
+// number is even.
 func ofEveryKind(number int, name string) request {
-	r := []request{completion("text", text(name, 60)), completion("ids", ids(family(name), 80)), chat("messages", say("user", text(name, 60)))}[number/2%3]
-	r = r.with(object{"max_tokens": outputTokens, "ignore_eos": true})
+	list := []request{completion("text", text(name, 60)), completion("ids", ids(family(name), 80)), chat("chats", say("user", text(name, 60)))}
+	for i, r := range list {
+		list[i] = r.with(object{"max_tokens": outputTokens, "ignore_eos": true})
+	}
+	if atLeast("0.27") { // their answers are read from there on
+		list = append(list,
+			request{shape: "messages", path: "/v1/messages", body: object{"model": "m", "max_tokens": outputTokens, "messages": []object{say("user", text(name, 60))}}},
+			request{shape: "responses", path: "/v1/responses", body: object{"model": "m", "max_output_tokens": outputTokens, "store": false, "input": text(name, 60)}})
+	}
+	r := list[number/2%len(list)]
 	if number%2 == 0 {
 		r.shape += ", streamed"
 		r = r.with(object{"stream": true})
@@ -130,13 +139,22 @@ func ofEveryKind(number int, name string) request {
 	return r
 }
 
-// whole returns nil if an answer to a request ofEveryKind has all of its tokens.
+// whole returns nil if an answer to a request ofEveryKind has all of its tokens. Messages and Responses have no field that keeps a model
+// from ending before, so of them it is whole with an end that the engine has chosen.
 func (a answer) whole() error {
-	tokens := strings.Contains(a.body, fmt.Sprintf(`"completion_tokens":%d`, outputTokens))
-	if a.request.body["stream"] == true {
-		tokens = strings.HasSuffix(strings.TrimSpace(a.body), "data: [DONE]")
+	streamed := a.request.body["stream"] == true
+	has := func(part string) bool { return strings.Contains(a.body, part) }
+	var fine bool
+	switch a.request.path {
+	case "/v1/messages":
+		fine = (has(`"stop_reason":"max_tokens"`) || has(`"stop_reason":"end_turn"`)) && (!streamed || has("event: message_stop"))
+	case "/v1/responses":
+		fine = has(`"output_text"`) && (has(`"status":"incomplete"`) || has(`"status":"completed"`)) && (!streamed || has("event: response.completed"))
+	default:
+		fine = has(`"finish_reason":"length"`) && (streamed || has(fmt.Sprintf(`"completion_tokens":%d`, outputTokens))) &&
+			(!streamed || strings.HasSuffix(strings.TrimSpace(a.body), "data: [DONE]"))
 	}
-	if a.err != nil || a.status != http.StatusOK || !tokens || !strings.Contains(a.body, `"finish_reason":"length"`) {
+	if a.err != nil || a.status != http.StatusOK || !fine {
 		return fmt.Errorf("%s: status %d, error %w, %d events, ends with %.400s", a.request.shape, a.status, a.err, a.events, a.body[max(0, len(a.body)-400):])
 	}
 	return nil
@@ -145,8 +163,14 @@ func (a answer) whole() error {
 // openlyCut reports whether a stream that is not whole has begun, and says that it is not whole: by its connection, an
 // error, or its reason to end.
 func (a answer) openlyCut() bool {
-	return a.request.body["stream"] == true && a.status == http.StatusOK && a.events > 0 &&
-		(a.err != nil || strings.Contains(a.body, `"finish_reason":"abort"`) || strings.Contains(a.body, `"error":`))
+	says := strings.Contains(a.body, `"finish_reason":"abort"`) || strings.Contains(a.body, `"error":`)
+	switch a.request.path {
+	case "/v1/messages": // an abort has no reason
+		says = says || !strings.Contains(a.body, `"stop_reason":"`)
+	case "/v1/responses":
+		says = says || strings.Contains(a.body, `"status":"cancelled"`)
+	}
+	return a.request.body["stream"] == true && a.status == http.StatusOK && a.events > 0 && (a.err != nil || says)
 }
 
 // whileClientsSend lets clients send requests one after the other until a function returns, and returns the answers.

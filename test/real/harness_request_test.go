@@ -21,6 +21,7 @@ type request struct {
 	path  string
 	body  object
 	key   string // that the client shows, if any
+	raw   string // the body, where it is no object that can be encoded
 }
 
 // with returns the request with other fields in its body; nil removes one.
@@ -98,7 +99,15 @@ func (a answer) exact() error {
 		return fmt.Errorf("%s: predicted %d (confirmed %d), delivered %d of %d prompt tokens, tokens %q with %d counted",
 			a.request.shape, a.predicted, a.confirmed, a.delivered, a.promptEngine, a.tokens, a.promptPicker)
 	}
-	return nil
+	return a.sameLength()
+}
+
+// sameLength returns nil if the picker, with the tokens of the prompt or of all prompts, counts as many as the engine.
+func (a answer) sameLength() error {
+	if source, _, _ := strings.Cut(a.tokens, ";"); source == "approximate" || source == "none" || a.promptEngine < 0 || a.promptPicker == a.promptEngine {
+		return nil
+	}
+	return fmt.Errorf("%s: the picker counts %d prompt tokens, the engine %d; tokens %q", a.request.shape, a.promptPicker, a.promptEngine, a.tokens)
 }
 
 // failedInStream reports whether a stream carries an error, or ends without one event of its answer.
@@ -130,6 +139,9 @@ func (p *picker) try(ctx context.Context, r request) answer {
 func post(ctx context.Context, base string, r request) answer {
 	a := answer{request: r, promptPicker: -1, promptEngine: -1, delivered: -1}
 	raw, err := json.Marshal(r.body)
+	if r.raw != "" {
+		raw = []byte(r.raw)
+	}
 	if err != nil {
 		a.err = fmt.Errorf("encoding a request: %w", err)
 		return a
@@ -195,7 +207,8 @@ func (a *answer) usage(raw []byte) {
 	type counts struct {
 		Prompt    *int `json:"prompt_tokens"`
 		Input     *int `json:"input_tokens"`
-		CacheRead *int `json:"cache_read_input_tokens"`
+		CacheRead *int `json:"cache_read_input_tokens"`     // of Messages, whose input_tokens are
+		CacheNew  *int `json:"cache_creation_input_tokens"` // without both
 		Chat      *struct {
 			Cached *int `json:"cached_tokens"`
 		} `json:"prompt_tokens_details"`
@@ -219,6 +232,11 @@ func (a *answer) usage(raw []byte) {
 			a.promptEngine, a.delivered = *u.Prompt, 0
 		case u.Input != nil:
 			a.promptEngine = *u.Input
+			for _, cached := range []*int{u.CacheRead, u.CacheNew} {
+				if cached != nil {
+					a.promptEngine += *cached
+				}
+			}
 		}
 		switch {
 		case u.Chat != nil && u.Chat.Cached != nil:

@@ -90,8 +90,6 @@ func TestAgentsAreExactWithoutRenderRoutes(t *testing.T) {
 				switch {
 				case a.tokens != "exact":
 					verdict(t, fmt.Errorf("turn %d: tokens are %q", turns, a.tokens))
-				case a.request.path != "/v1/messages" && a.promptPicker != a.promptEngine: // Messages count apart what was found
-					verdict(t, fmt.Errorf("turn %d: the picker counts %d tokens, the engine %d", turns, a.promptPicker, a.promptEngine))
 				case turns > 0 && a.delivered < blockTokens:
 					verdict(t, fmt.Errorf("turn %d: %d of %d tokens were found again", turns, a.delivered, a.promptPicker))
 				}

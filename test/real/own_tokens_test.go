@@ -82,8 +82,6 @@ func (p *picker) judgePrinted(t *testing.T, s shape, id string) {
 		switch {
 		case a.tokens != want:
 			verdict(t, fmt.Errorf("tokens are %q, want %q", a.tokens, want))
-		case r.path != "/v1/messages" && a.promptPicker != a.promptEngine: // Messages count apart what was found
-			verdict(t, fmt.Errorf("the picker counts %d tokens, the engine %d", a.promptPicker, a.promptEngine))
 		case i == 1 && a.delivered < a.promptPicker-2*blockTokens:
 			verdict(t, fmt.Errorf("%d of %d tokens were found again", a.delivered, a.promptPicker))
 		}

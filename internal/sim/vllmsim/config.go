@@ -41,6 +41,9 @@ type Config struct {
 	// VLLM_ALLOW_RUNTIME_LORA_UPDATING does.
 	LoRAs       []string
 	RuntimeLoRA bool
+	// Pooling: the model generates nothing, as with --runner pooling: the routes that generate do not exist. Without it, those that
+	// pool exist all the same.
+	Pooling bool
 	// APIKeys guard /v1, and /v2 and /inference from 0.21 on, if there are any.
 	APIKeys []string
 	// Release is the release of vLLM that is simulated; 0 is NewestRelease.

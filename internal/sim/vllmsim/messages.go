@@ -2,6 +2,7 @@ package vllmsim
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -76,6 +77,9 @@ func (e *Engine) messages(body []byte, counting bool) (*chatRequest, []uint32, e
 
 // serveMessages answers /v1/messages.
 func (e *Engine) serveMessages(w http.ResponseWriter, r *http.Request, body []byte) error {
+	if err := e.admit(1); err != nil {
+		return messagesError{err}
+	}
 	req, prompt, err := e.messages(body, false)
 	if err != nil {
 		return err
@@ -96,9 +100,12 @@ func (e *Engine) serveCount(w http.ResponseWriter, _ *http.Request, body []byte)
 	return nil
 }
 
-// renderMessages returns the request that a Messages request stands for.
+// renderMessages returns the request that a Messages request stands for. Its errors have the form of other APIs.
 func (e *Engine) renderMessages(w http.ResponseWriter, r *http.Request, body []byte) error {
 	req, prompt, err := e.messages(body, false)
+	if own := (messagesError{}); errors.As(err, &own) {
+		return own.error
+	}
 	if err != nil {
 		return err
 	}

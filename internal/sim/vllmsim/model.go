@@ -43,7 +43,7 @@ func (c *Config) LoadModel(dir string) error {
 	}
 	c.Chat = func(route openai.Route, body []byte) ([]uint32, error) {
 		var req openai.Request
-		if err := openai.Parse(route, body, &req); err != nil {
+		if err := openai.ParseFor(route, body, DefaultModel, &req); err != nil { // its model was found before
 			return nil, fmt.Errorf("reading a request of %v: %w", route, err)
 		}
 		return chats.Tokens(context.Background(), nil, body, &req)

@@ -11,7 +11,7 @@ import (
 )
 
 // embeddingSize is the length of embeddings that ask for no other.
-const embeddingSize = 32
+const embeddingSize = 64
 
 // pooled runs prompts as an engine with a pooling model does: it reads each one and generates nothing that is shown.
 func (e *Engine) pooled(r *http.Request, c *common, prompts [][]uint32) (total int, ok bool, err error) {
@@ -41,18 +41,45 @@ func (e *Engine) pooled(r *http.Request, c *common, prompts [][]uint32) (total i
 
 func pooledUsage(tokens int) usage { return usage{Prompt: tokens, Total: tokens} }
 
+// embeddedChat is the prompt of messages that are to be embedded: nothing follows them.
+func (e *Engine) embeddedChat(body []byte) ([][]uint32, error) {
+	fields := map[string]json.RawMessage{}
+	if err := decode(body, &fields); err != nil {
+		return nil, err
+	}
+	if _, given := fields["add_generation_prompt"]; !given {
+		fields["add_generation_prompt"] = json.RawMessage("false")
+	}
+	chat, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	_, prompt, err := e.chat(chat)
+	return [][]uint32{prompt}, err
+}
+
 // serveEmbeddings answers /v1/embeddings: vectors of length one that depend on the tokens alone.
 func (e *Engine) serveEmbeddings(w http.ResponseWriter, r *http.Request, body []byte) error {
 	var req struct {
 		common
 		Input      json.RawMessage `json:"input"`
+		Messages   json.RawMessage `json:"messages"`
 		Format     string          `json:"encoding_format"`
 		Dimensions *int            `json:"dimensions"`
 	}
 	if err := decode(body, &req); err != nil {
 		return err
 	}
-	prompts, err := e.prompts(req.Input, true)
+	var prompts [][]uint32
+	var err error
+	switch {
+	case len(req.Messages) > 0:
+		prompts, err = e.embeddedChat(body)
+	case len(req.Input) == 0:
+		err = invalid("body.input", "there is no input")
+	default:
+		prompts, err = e.prompts("input", req.Input, true)
+	}
 	if err != nil {
 		return err
 	}
@@ -155,7 +182,7 @@ func (t *texts) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// pairs runs each pair of a query and a document as one prompt, as cross-encoders do, and returns their tokens.
+// pairs runs each query and each document as a prompt, as a model of embeddings does, and returns their tokens.
 func (e *Engine) pairs(r *http.Request, c *common, queries, documents texts) (total int, ok bool, err error) {
 	switch {
 	case len(documents) == 0 || len(queries) == 0:
@@ -163,9 +190,9 @@ func (e *Engine) pairs(r *http.Request, c *common, queries, documents texts) (to
 	case len(queries) != 1 && len(queries) != len(documents), len(documents) > maxPrompts:
 		return 0, false, badRequest("", "there must be one query, or as many queries as documents")
 	}
-	prompts := make([][]uint32, len(documents))
-	for i, document := range documents {
-		if prompts[i], err = e.tokenize("documents", queries[i%len(queries)]+"\n"+document, true); err != nil {
+	prompts := make([][]uint32, len(queries)+len(documents))
+	for i, text := range append(slices.Clone(queries), documents...) {
+		if prompts[i], err = e.tokenize("documents", text, true); err != nil {
 			return 0, false, err
 		}
 	}
@@ -189,6 +216,9 @@ func (e *Engine) serveScore(w http.ResponseWriter, r *http.Request, body []byte)
 	}
 	if len(req.Documents) == 0 {
 		req.Documents = req.Text2
+	}
+	if req.Queries == nil {
+		return invalid("body.queries", "there are no queries")
 	}
 	total, ok, err := e.pairs(r, &req.common, req.Queries, req.Documents)
 	if err != nil || !ok {
@@ -216,6 +246,9 @@ func (e *Engine) serveRerank(w http.ResponseWriter, r *http.Request, body []byte
 	if err := decode(body, &req); err != nil {
 		return err
 	}
+	if req.Documents == nil {
+		return invalid("body.documents", "there are no documents")
+	}
 	total, ok, err := e.pairs(r, &req.common, texts{req.Query}, req.Documents)
 	if err != nil || !ok {
 		return err
@@ -242,7 +275,8 @@ func (e *Engine) serveRerank(w http.ResponseWriter, r *http.Request, body []byte
 		results[at] = map[string]any{"index": i, "document": map[string]any{"text": req.Documents[i]}, "relevance_score": score(i)}
 	}
 	e.writeJSON(w, map[string]any{
-		"id": e.requestID("rerank-", r, &req.common), "model": e.nameOf(req.Model), "results": results, "usage": pooledUsage(total),
+		"id": e.requestID("rerank-", r, &req.common), "model": e.nameOf(req.Model), "results": results,
+		"usage": map[string]int{"prompt_tokens": total, "total_tokens": total},
 	})
 	return nil
 }

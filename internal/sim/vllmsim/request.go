@@ -160,7 +160,7 @@ func (e *Engine) completion(body []byte) (*completionRequest, [][]uint32, error)
 	}
 	req.text = len(req.Prompt) > 0 && req.Prompt[0] == '"'
 	special := req.AddSpecialTokens == nil || *req.AddSpecialTokens
-	prompts, err := e.prompts(req.Prompt, special)
+	prompts, err := e.prompts("prompt", req.Prompt, special)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -179,8 +179,8 @@ const completionTokens = 16
 // maxPrompts bounds the prompts of one request.
 const maxPrompts = 1024
 
-// prompts tokenizes the four forms of a prompt.
-func (e *Engine) prompts(raw json.RawMessage, special bool) ([][]uint32, error) {
+// prompts tokenizes the four forms of a prompt, which is a field of the body.
+func (e *Engine) prompts(field string, raw json.RawMessage, special bool) ([][]uint32, error) {
 	form := ""
 	if len(raw) > 0 {
 		form = string(raw[0])
@@ -196,7 +196,7 @@ func (e *Engine) prompts(raw json.RawMessage, special bool) ([][]uint32, error) 
 	case form == "" || string(raw) == "null":
 		return nil, badRequest("prompt", "there is no prompt")
 	case form != "[":
-		return nil, invalid("body.prompt", "prompt must be a string, a list of token ids, or a list of either")
+		return nil, invalid("body."+field, field+" must be a string, a list of token ids, or a list of either")
 	}
 	if ids, ok := parseIDs(raw); ok {
 		return [][]uint32{ids}, nil
@@ -210,7 +210,7 @@ func (e *Engine) prompts(raw json.RawMessage, special bool) ([][]uint32, error) 
 	}
 	out := make([][]uint32, 0, len(list))
 	wrong := func(i int) error {
-		return invalid("body.prompt."+strconv.Itoa(i), "prompts are texts, or lists of integers below 2^32, or one such list")
+		return invalid("body."+field+"."+strconv.Itoa(i), "prompts are texts, or lists of integers below 2^32, or one such list")
 	}
 	if isID(list[0]) {
 		return nil, wrong(slices.IndexFunc(list, func(one json.RawMessage) bool { return !isID(one) }))
@@ -227,7 +227,7 @@ func (e *Engine) prompts(raw json.RawMessage, special bool) ([][]uint32, error) 
 		if one[0] != '"' {
 			return nil, wrong(i)
 		}
-		ids, err := e.prompts(one, special)
+		ids, err := e.prompts(field, one, special)
 		if err != nil {
 			return nil, err
 		}

@@ -31,6 +31,15 @@ type responsesRequest struct {
 	CacheSalt    *string           `json:"cache_salt"`
 	RequestID    string            `json:"request_id"`
 	Messages     bool              `json:"enable_response_messages"`
+
+	// What answers repeat.
+	TopP        *float64          `json:"top_p"`
+	Frequency   *float64          `json:"frequency_penalty"`
+	Presence    *float64          `json:"presence_penalty"`
+	Truncation  string            `json:"truncation"`
+	ServiceTier string            `json:"service_tier"`
+	ToolChoice  json.RawMessage   `json:"tool_choice"`
+	Metadata    map[string]string `json:"metadata"`
 }
 
 // check is the engine's first check of a body.
@@ -58,12 +67,12 @@ func (r *responsesRequest) items() ([]turn, error) {
 		return nil, invalid("body.input", err.Error())
 	}
 	var turns []turn
-	for i, raw := range list {
+	for _, raw := range list {
 		var item struct {
 			turn
 			Type string `json:"type"`
 		}
-		at := "body.input." + strconv.Itoa(i)
+		const at = "body.input"
 		switch err := json.Unmarshal(raw, &item); {
 		case err != nil:
 			return nil, invalid(at, err.Error())
@@ -135,13 +144,16 @@ func noResponse(id, param string) error {
 
 // serveResponses answers /v1/responses.
 func (e *Engine) serveResponses(w http.ResponseWriter, r *http.Request, body []byte) error {
+	if err := e.admit(1); err != nil {
+		return err
+	}
 	req, chat, prompt, err := e.responses(body)
 	if err != nil {
 		return err
 	}
 	return e.serveConverted(w, r, chat, prompt, "resp_", func(t *convertedAnswer) answerWriter {
 		t.numbered = true
-		return responseTeller{t, req.Messages}
+		return responseTeller{t, req}
 	})
 }
 
@@ -171,16 +183,45 @@ func (e *Engine) stored(path string) (route, bool) {
 // responseTeller writes an answer as the Responses API does.
 type responseTeller struct {
 	*convertedAnswer
-	// messages: the answer has the tokens of the prompt and its own.
-	messages bool
+	req *responsesRequest
 }
 
-// response is the object, with what is known of the answer so far.
+// response is the object, with what is known of the answer so far, and what of the request is repeated.
 func (t responseTeller) response(status string, output []any, usage any) map[string]any {
-	return map[string]any{
+	out := map[string]any{
 		"id": t.id, "object": "response", "created_at": t.created, "status": status, "model": t.model, "output": output, "usage": usage,
-		"error": nil, "tools": []any{}, "tool_choice": "auto", "parallel_tool_calls": true, "metadata": nil, "incomplete_details": nil,
+		"error": nil, "tools": []any{}, "tool_choice": "none", "parallel_tool_calls": true, "metadata": t.req.Metadata, "incomplete_details": nil,
+		"background": false, "max_output_tokens": t.e.cfg.MaxModelLen - len(t.prompt), "service_tier": "auto", "truncation": "disabled",
+		"temperature": decimal(t.req.Temperature, 1), "top_p": decimal(t.req.TopP, 1),
+		"frequency_penalty": decimal(t.req.Frequency, 0), "presence_penalty": decimal(t.req.Presence, 0), "instructions": nil,
 	}
+	if t.req.MaxTokens != nil {
+		out["max_output_tokens"] = *t.req.MaxTokens
+	}
+	if len(t.req.Tools) > 0 {
+		out["tools"], out["tool_choice"] = t.req.Tools, "auto"
+		if len(t.req.ToolChoice) > 0 {
+			out["tool_choice"] = t.req.ToolChoice
+		}
+	}
+	for field, given := range map[string]string{"truncation": t.req.Truncation, "service_tier": t.req.ServiceTier, "instructions": t.req.Instructions} {
+		if given != "" {
+			out[field] = given
+		}
+	}
+	return out
+}
+
+// decimal writes a number as Python does: with a decimal point.
+func decimal(given *float64, otherwise float64) json.RawMessage {
+	if given != nil {
+		otherwise = *given
+	}
+	text := strconv.FormatFloat(otherwise, 'g', -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return json.RawMessage(text)
 }
 
 func textPart(text string) map[string]any {
@@ -204,15 +245,17 @@ func (t responseTeller) items(v view) []any {
 	return []any{t.item("completed", textPart(t.e.cfg.Text.Decode(v.tokens)))}
 }
 
-// counts are the usage. Each answer is one turn.
+// counts are the usage. Turns are those of an engine that calls tools itself.
 func (t responseTeller) counts(v view) map[string]any {
+	size, none := t.e.cfg.BlockSize, []int{}
 	return map[string]any{
 		"input_tokens": len(t.prompt), "output_tokens": len(v.tokens), "total_tokens": len(t.prompt) + len(v.tokens),
 		"input_tokens_details": map[string]any{
-			"cached_tokens": v.cached, "input_tokens_per_turn": []int{len(t.prompt)}, "cached_tokens_per_turn": []int{v.cached},
+			"cached_tokens": v.cached, "cache_write_tokens": max(len(t.prompt)/size*size-v.cached, 0),
+			"input_tokens_per_turn": none, "cached_tokens_per_turn": none,
 		},
 		"output_tokens_details": map[string]any{
-			"reasoning_tokens": 0, "tool_output_tokens": 0, "output_tokens_per_turn": []int{len(v.tokens)}, "tool_output_tokens_per_turn": []int{0},
+			"reasoning_tokens": 0, "tool_output_tokens": 0, "output_tokens_per_turn": none, "tool_output_tokens_per_turn": none,
 		},
 	}
 }
@@ -224,7 +267,7 @@ func (t responseTeller) plain(v view) any {
 		status = "incomplete"
 	}
 	out := t.response(status, t.items(v), t.counts(v))
-	if t.messages {
+	if t.req.Messages {
 		out["input_messages"], out["output_messages"] = []any{t.raw(t.prompt)}, []any{t.raw(v.tokens)}
 	}
 	if status == "incomplete" {
@@ -253,7 +296,9 @@ func (t responseTeller) place(more map[string]any) map[string]any {
 func (t responseTeller) news(send func(string, map[string]any), text string, first bool) {
 	if first {
 		send("response.output_item.added", map[string]any{"item": t.item("in_progress"), "output_index": 0})
-		send("response.content_part.added", t.place(map[string]any{"part": textPart("")}))
+		part := textPart("")
+		part["logprobs"] = []any{}
+		send("response.content_part.added", t.place(map[string]any{"part": part}))
 	}
 	send("response.output_text.delta", t.place(map[string]any{"delta": text, "logprobs": []any{}}))
 }

@@ -73,6 +73,12 @@ func (e *Engine) routes() map[string]route {
 	if release.namesEventSources() {
 		routes["/kv_event_sources"] = onGet(e.serveEventSources)
 	}
+	if e.cfg.Pooling {
+		maps.DeleteFunc(routes, func(path string, _ route) bool {
+			return path == "/inference/v1/generate" || strings.HasPrefix(path, "/v1/completions") || strings.HasPrefix(path, "/v1/chat/") ||
+				strings.HasPrefix(path, "/v1/messages") || strings.HasPrefix(path, responsesPath)
+		})
+	}
 	return routes
 }
 

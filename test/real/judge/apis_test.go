@@ -30,7 +30,7 @@ func TestOtherAPIsAreObserved(t *testing.T) {
 		"/messages  with the key as Anthropic's clients show it": {"status": "401"},
 		full + "/messages streamed":                              {"status": "503", "body.type": `"error"`},
 		full + "/responses streamed":                             {"status": "503", "body.error.code": "503"},
-		ending + "/messages plain":                               {"status": "500", "body.type": `"error"`},
+		ending + "/messages plain":                               {"status": "503", "body.type": `"error"`},
 		"SIGTERM: the engine":                                    {"waits for running requests": "yes", "ends": "yes"},
 		Pooling.Name + "/rerank of the best":                     {"status": "200", "body.results[0].index": "1"},
 	} {

@@ -38,7 +38,7 @@ func Simulate(ctx context.Context, release, dir string, v Variant) (Transcript, 
 	maxModelLen, blocks := v.Context()
 	cfg := vllmsim.Config{
 		Release: r, ServedModelNames: []string{Model}, ModelRoot: dir, MaxModelLen: maxModelLen, NumBlocks: blocks, BlockSize: BlockSize,
-		NoScaleOut: !v.Bounded(), NoPromptTokensDetails: v.Options, RuntimeLoRA: v.Adapters, DataParallelRank: v.Rank,
+		NoScaleOut: !v.Bounded(), NoPromptTokensDetails: v.Options, RuntimeLoRA: v.Adapters, Pooling: v.Pooling, DataParallelRank: v.Rank,
 		Events: vllmsim.EventsConfig{DigestHashes: v.Options},
 	}
 	if v.Key != "" {

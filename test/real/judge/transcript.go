@@ -40,6 +40,13 @@ func (t Transcript) of(variants ...Variant) Transcript {
 	return out
 }
 
+// without returns the cases of all other variants.
+func (t Transcript) without(v Variant) Transcript {
+	out := maps.Clone(t)
+	maps.DeleteFunc(out, func(name string, _ Observation) bool { return v.has(name) })
+	return out
+}
+
 // Variants are those that t has cases of.
 func (t Transcript) Variants() (present []Variant) {
 	for _, v := range Variants {
@@ -109,11 +116,23 @@ func sortedUnion[M ~map[string]V, V any](a, b M) []string {
 	return slices.Compact(keys)
 }
 
+// notShown marks the name of a variant that base has and t has not, without its end.
+const (
+	notShown = "-- "
+	nameEnds = ": "
+)
+
 // Write writes t as text, as its changes against base, which can be nil: "== case" begins a case, "path = value" is a
-// value, and "path -" one that base has and t has not.
+// value, "path -" one that base has and t has not, and "-- variant" a variant that t has no case of.
 func (t Transcript) Write(w io.Writer, base Transcript) error {
 	out := bufio.NewWriter(w)
 	last := ""
+	for _, v := range base.Variants() {
+		if len(t.of(v)) == 0 {
+			fmt.Fprintf(out, "%s%s\n", notShown, strings.TrimSuffix(v.Name, nameEnds))
+			base = base.without(v)
+		}
+	}
 	for _, d := range Compare(t, base) {
 		if d.Case != last {
 			fmt.Fprintf(out, "== %s\n", d.Case)
@@ -139,6 +158,10 @@ func Read(r io.Reader, base Transcript) (Transcript, error) {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
+		if name, ok := strings.CutPrefix(line, notShown); ok {
+			t = t.without(Variant{Name: name + nameEnds})
+			continue
+		}
 		if name, ok := strings.CutPrefix(line, "== "); ok {
 			if t[name] == nil {
 				t[name] = Observation{}

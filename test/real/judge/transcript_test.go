@@ -15,6 +15,7 @@ func TestATranscriptIsReadAsItWasWritten(t *testing.T) {
 		"whole":                   {newer, nil},
 		"changes against another": {older, newer},
 		"no changes":              {newer, newer},
+		"a variant less":          {newer, Transcript{"a": {"status": "200"}, "pooling: a": {"status": "200", "x": "1"}, "pooling: b": {"status": "200"}}},
 	} {
 		var b bytes.Buffer
 		if err := tc.written.Write(&b, tc.base); err != nil {
