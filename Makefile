@@ -53,7 +53,7 @@ test: $(PARTS) ## what protects a change
 	@echo "All checks passed."
 
 .PHONY: test-all
-test-all: $(PARTS) test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
+test-all: $(PARTS) test-ipv6 test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
 	$(MAKE) cluster-up
 	status=0; $(MAKE) test-e2e || status=$$?; $(MAKE) cluster-down; exit $$status
 	@echo "All checks passed."
@@ -204,6 +204,13 @@ helm: ## helm, built from its Go module into bin/helm (once; 2 minutes of proces
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/... ./test/lifecycle
+
+.PHONY: test-ipv6
+test-ipv6: kube ## the operator, pods, pickers and a pool under load in networks of IPv6 only and of both families (root, Linux)
+	@echo "== IPv6"
+	CGO_ENABLED=0 GO=$(GO) hack/test-ipv6.sh IPv6 -count=1 -timeout 30m ./test/podrunner ./test/integration/... ./test/lifecycle
+	CGO_ENABLED=0 GO=$(GO) hack/test-ipv6.sh IPv6,IPv4 -count=1 -timeout 30m ./test/integration/... ./test/lifecycle -run 'TestInferencePool|TestPicker|TestAPoolWithAddressesOfIPv6'
+	CGO_ENABLED=0 GO=$(GO) hack/test-ipv6.sh IPv4,IPv6 -count=1 -timeout 30m ./test/integration/... ./test/lifecycle -run 'TestInferencePool|TestPicker|TestAPoolWithAddressesOfIPv6'
 
 .PHONY: test-chart
 test-chart: helm kube ## what Helm and kustomize install, rendered, and installed on a real API server

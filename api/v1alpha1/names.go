@@ -57,6 +57,9 @@ const (
 	AnnotationHTTPSocket = "kvasir.dev/http-socket"
 )
 
+// ReporterContainer is the name of the reporter's container in an engine's pod.
+const ReporterContainer = "kvasir-reporter"
+
 // Condition types of a pool. All are positive: True is good.
 const (
 	ConditionAccepted           = "Accepted"

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -116,7 +117,7 @@ func podSlice(pool string, pod *corev1.Pod, rankPorts []int32) *discoveryv1.Endp
 	if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return s
 	}
-	ready := PodReady(pod)
+	ready := PodServes(pod)
 	s.Endpoints = []discoveryv1.Endpoint{{
 		Addresses:  []string{pod.Status.PodIP},
 		Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(ready), Serving: ptr.To(ready), Terminating: ptr.To(Leaving(pod))},
@@ -140,6 +141,32 @@ func PodReady(pod *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+// PodServes reports whether the engine of a pod takes requests: the pod is ready, or would be if its reporter were. An engine answers
+// without it, so that a reporter that is replaced, cannot be pulled or crashes takes no engine out of use.
+func PodServes(pod *corev1.Pod) bool {
+	if PodReady(pod) {
+		return true
+	}
+	containers := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	alone := slices.ContainsFunc(containers, func(s corev1.ContainerStatus) bool { return s.Name == v1alpha1.ReporterContainer && !s.Ready })
+	if !alone || len(pod.Status.ContainerStatuses) == 0 {
+		return false // such as that of a node that is not ready
+	}
+	for i := range containers {
+		if s := &containers[i]; s.Name != v1alpha1.ReporterContainer && !s.Ready {
+			return false
+		}
+	}
+	for _, gate := range pod.Spec.ReadinessGates {
+		if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == gate.ConditionType && c.Status == corev1.ConditionTrue
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // slices are the slices of the files, and one for each pod of a pool.

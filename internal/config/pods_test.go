@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,6 +56,21 @@ func podOf(uid string, change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
+// unready makes containers not ready, and so the pod. It has the gate Warm.
+func unready(p *corev1.Pod, warm bool, containers ...string) {
+	const gate = "kvasir.dev/Warm"
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}}
+	p.Status.Conditions[0].Status = corev1.ConditionFalse
+	if warm {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: gate, Status: corev1.ConditionTrue})
+	}
+	status := func(name string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name, Ready: !slices.Contains(containers, name)}
+	}
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{status("kvasir-reporter"), status("proxy"), status("download")}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{status("vllm")}
+}
+
 func TestEndpointsOfPods(t *testing.T) {
 	at := func(change func(*endpoint.Endpoint)) []endpoint.Endpoint {
 		e := endpoint.Endpoint{
@@ -79,6 +95,33 @@ func TestEndpointsOfPods(t *testing.T) {
 		},
 		"nothing known of its readiness": {
 			pod:  func(p *corev1.Pod) { p.Status.Conditions = nil },
+			want: at(func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false }),
+		},
+		"the engine is ready, and its reporter is not": {
+			pod:  func(p *corev1.Pod) { unready(p, true, "kvasir-reporter") },
+			want: at(nil),
+		},
+		"neither is": {
+			pod:  func(p *corev1.Pod) { unready(p, true, "vllm", "kvasir-reporter") },
+			want: at(func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false }),
+		},
+		"another sidecar is not": {
+			pod:  func(p *corev1.Pod) { unready(p, true, "proxy", "kvasir-reporter") },
+			want: at(func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false }),
+		},
+		"the reporter is not, and the pod is not warm": {
+			pod:  func(p *corev1.Pod) { unready(p, false, "kvasir-reporter") },
+			want: at(func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false }),
+		},
+		"its node is not ready": {
+			pod:  func(p *corev1.Pod) { unready(p, true) },
+			want: at(func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false }),
+		},
+		"the reporter has not let the engine start": {
+			pod: func(p *corev1.Pod) {
+				unready(p, true, "kvasir-reporter")
+				p.Status.ContainerStatuses = nil
+			},
 			want: at(func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false }),
 		},
 		"marked": {

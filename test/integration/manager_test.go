@@ -121,7 +121,7 @@ func (m *manager) ask(ctx context.Context, token string) (int, string) {
 
 func freeAddress() string {
 	GinkgoHelper()
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort(kube.Loopback(), "0"))
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()

@@ -77,6 +77,7 @@ func Start(o Options) (*Cluster, error) {
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  stopTimeout,
 	}}
+	addresses(c.env)
 	if err := c.start(o); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
@@ -113,7 +114,7 @@ func (c *Cluster) start(o Options) error {
 // run starts a controller of Kubernetes.
 func (c *Cluster) run(name string) error {
 	p, err := launch(filepath.Join(c.assets, name), filepath.Join(c.dir, name+".log"),
-		"--kubeconfig="+c.kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=0")
+		"--kubeconfig="+c.kubeconfig, "--leader-elect=false", "--bind-address="+Loopback(), "--secure-port=0")
 	if err != nil {
 		return err
 	}

@@ -158,8 +158,8 @@ type step struct {
 	do      func()
 }
 
-// TestALifeOfRealEngines scales a pool of real engines, changes an argument, drains a node, deletes a pod, and kills engines,
-// under load. What is planned fails no request, and a killed engine fails only those that were under way.
+// TestALifeOfRealEngines scales a pool of real engines, changes an argument, drains a node, deletes a pod, loses a spot node 30 s after
+// its notice, and kills engines, under load. What is planned fails no request, and a killed engine fails only those that were under way.
 func TestALifeOfRealEngines(t *testing.T) {
 	w, tested := newRealWorld(t)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(1)(p) && len(w.proxies()) == 2 })
@@ -193,6 +193,10 @@ func TestALifeOfRealEngines(t *testing.T) {
 			victim := first().Name
 			w.kubectl("delete", "pod", victim, "-n", namespace, "--timeout=5m")
 			w.until("as before", settled(2))
+		}},
+		{"a spot node is reclaimed", true, func() {
+			w.reclaim(first().Spec.NodeName)
+			w.until("elsewhere", settled(2))
 		}},
 		{"an engine is killed", false, func() {
 			victim := first()

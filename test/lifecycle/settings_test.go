@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/status"
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 // configured is a pool on two islands that sets what its pickers can do besides picking.
@@ -260,7 +262,7 @@ func (w *world) complete(picker *corev1.Pod, prompt any) int {
 	w.must(err)
 	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+picker.Status.PodIP+":8080/v1/completions", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+net.JoinHostPort(picker.Status.PodIP, "8080")+"/v1/completions", bytes.NewReader(body))
 	w.must(err)
 	r.Header.Set("Content-Type", "application/json")
 	answer, err := http.DefaultClient.Do(r)
@@ -275,7 +277,7 @@ func (w *world) complete(picker *corev1.Pod, prompt any) int {
 // observe gets a document from a picker's metrics port, with the reader's token or without.
 func (w *world) observe(picker *corev1.Pod, path string, authorized bool) (code int, text string) {
 	w.Helper()
-	r, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "https://"+picker.Status.PodIP+":9090"+path, nil)
+	r, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "https://"+net.JoinHostPort(picker.Status.PodIP, "9090")+path, nil)
 	w.must(err)
 	if authorized {
 		token, err := os.ReadFile(w.file("reader.token"))
@@ -351,8 +353,8 @@ func newServiceProxy(w *world, name string, port int32) *serviceProxy {
 // rewrite has an engine connect to an address of its own, in place of the Service. Its own address is behind --host.
 func (f *serviceProxy) rewrite(args []string) []string {
 	pod := args[slices.Index(args, "--host")+1]
-	address := fmt.Sprintf("127.%d.201.%d", subnet, f.pods.Add(1))
-	listener, err := new(net.ListenConfig).Listen(f.ctx, "tcp", fmt.Sprintf("%s:%d", address, f.port))
+	address := kube.Address(subnet, 201, int(f.pods.Add(1)))
+	listener, err := new(net.ListenConfig).Listen(f.ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(int(f.port))))
 	if err != nil {
 		f.Errorf("listening in place of a Service: %v", err)
 		return args
@@ -368,7 +370,7 @@ func (f *serviceProxy) rewrite(args []string) []string {
 		}
 	})
 	for i := range args {
-		args[i] = strings.ReplaceAll(args[i], f.name+"."+namespace+".svc", address)
+		args[i] = strings.ReplaceAll(args[i], f.name+"."+namespace+".svc:", net.JoinHostPort(address, ""))
 	}
 	return args
 }
@@ -417,7 +419,7 @@ func (f *serviceProxy) behind() string {
 		p := &pods.Items[i]
 		for _, port := range p.Spec.Containers[0].Ports {
 			if ready(p) && p.DeletionTimestamp.IsZero() && port.Name == s.Spec.Ports[at].TargetPort.String() {
-				return fmt.Sprintf("%s:%d", p.Status.PodIP, port.ContainerPort)
+				return net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(port.ContainerPort)))
 			}
 		}
 	}
@@ -436,10 +438,10 @@ type spanCollector struct {
 
 func newCollector(w *world) *spanCollector {
 	w.Helper()
-	host := fmt.Sprintf("127.%d.202.1", subnet)
+	host := kube.Address(subnet, 202, 1)
 	certificate, err := certs.SelfSigned([]string{host}, time.Now())
 	w.must(err)
-	listener, err := new(net.ListenConfig).Listen(w.Context(), "tcp", host+":0")
+	listener, err := new(net.ListenConfig).Listen(w.Context(), "tcp", net.JoinHostPort(host, "0"))
 	w.must(err)
 	c := &spanCollector{
 		address: listener.Addr().String(), pickers: map[string]bool{},

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,7 +49,7 @@ const (
 	patience = 3 * time.Minute
 )
 
-// subnet of the pods, 127.subnet.0.0: runs at the same time must not meet.
+// subnet of the pods: runs at the same time must not meet.
 var subnet = byte(50 + os.Getpid()%200)
 
 // world is a cluster with one pool.
@@ -176,7 +177,7 @@ func (w *world) startManager() {
 		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system,
 		"--picker-image=" + image("picker", w.version), "--reporter-image=" + image("reporter", w.version),
 		"--service-account=" + system + "/" + operator, "--token-file=" + w.file("operator.token"),
-		"--health-address=127.0.0.1:0", "--metrics-address=0", "--log-level=debug",
+		"--health-address=" + net.JoinHostPort(kube.Loopback(), "0"), "--metrics-address=0", "--log-level=debug",
 	}
 	ctx, stop := context.WithCancel(w.Context())
 	done := make(chan struct{})
@@ -253,7 +254,7 @@ func (w *world) token(namespace, name, audience, file string) {
 func pickerAddresses() []string {
 	var all []string
 	for i := range maxPickers {
-		all = append(all, fmt.Sprintf("127.%d.200.%d", subnet, i+1))
+		all = append(all, kube.Address(subnet, 200, i+1))
 	}
 	return all
 }
@@ -290,7 +291,7 @@ func (w *world) address(pod *corev1.Pod) string {
 func (w *world) rewrite(pod *corev1.Pod, container string, args []string) []string {
 	var peers []string
 	for _, ip := range pickerAddresses() {
-		peers = append(peers, ip+":9004")
+		peers = append(peers, net.JoinHostPort(ip, "9004"))
 	}
 	list := strings.Join(peers, ",")
 	for i, arg := range args {
@@ -332,7 +333,7 @@ func (w *world) proxies() []string {
 	var all []string
 	for i := range pods.Items {
 		if p := &pods.Items[i]; ready(p) && p.DeletionTimestamp.IsZero() {
-			all = append(all, p.Status.PodIP+":8080")
+			all = append(all, net.JoinHostPort(p.Status.PodIP, "8080"))
 		}
 	}
 	return all

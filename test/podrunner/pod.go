@@ -27,6 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 var nothing = fields.Everything()
@@ -355,8 +357,15 @@ func (p *pod) container(ctx context.Context, o *corev1.Pod, spec corev1.Containe
 		for _, m := range spec.VolumeMounts {
 			s = strings.ReplaceAll(s, m.MountPath, dirs[m.Name])
 		}
-		s = strings.NewReplacer("127.0.0.1", p.ip, "localhost", p.ip, "0.0.0.0", p.ip, anyAddress, strings.Replace(anyAddress, "*", p.ip, 1)).Replace(s)
-		return unnamed.ReplaceAllString(s, "${1}"+p.ip+":${2}")
+		if s == "::" {
+			return p.ip
+		}
+		withPort := net.JoinHostPort(p.ip, "")
+		s = strings.ReplaceAll(s, anyAddress, strings.Replace(anyAddress, "*:", withPort, 1))
+		for _, name := range []string{"127.0.0.1", "localhost", "0.0.0.0"} {
+			s = strings.ReplaceAll(strings.ReplaceAll(s, name+":", withPort), name, p.ip)
+		}
+		return unnamed.ReplaceAllString(s, "${1}"+withPort+"${2}")
 	}
 	args := slices.Concat(spec.Command[min(1, len(spec.Command)):], spec.Args) // the program is that of the image
 	for i := range args {
@@ -393,7 +402,7 @@ func (p *pod) tell(ctx context.Context, o *corev1.Pod) {
 		})
 	}
 	status := corev1.PodStatus{
-		Phase: corev1.PodRunning, HostIP: "127.0.0.1", PodIP: p.ip, PodIPs: []corev1.PodIP{{IP: p.ip}},
+		Phase: corev1.PodRunning, HostIP: kube.Loopback(), PodIP: p.ip, PodIPs: addresses(p.ip),
 		ContainerStatuses: containers, InitContainerStatuses: inits,
 	}
 	for kind, is := range map[corev1.PodConditionType]bool{

@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 // Options are the source of the pods and what runs them.
@@ -41,7 +43,7 @@ type Options struct {
 	Rewrite func(pod *corev1.Pod, container string, args []string) []string
 	// Address gives a pod its address; nil, or "", the next free one.
 	Address func(pod *corev1.Pod) string
-	// Subnet is the second byte of the pods' addresses, 127.Subnet.0.0, so that runners of one machine keep apart.
+	// Subnet is a part of the pods' addresses (see kube.Address), so that runners of one machine keep apart.
 	Subnet byte
 	// Log receives messages; nil drops them.
 	Log func(format string, args ...any)
@@ -113,6 +115,19 @@ func Start(ctx context.Context, o Options) (*Runner, error) {
 		}
 	}()
 	return r, nil
+}
+
+// addresses of a pod in its status. Of two families its processes serve at the first, as many programs do; nothing answers at the
+// second, so that a test sees who uses it.
+func addresses(first string) []corev1.PodIP {
+	switch all := []corev1.PodIP{{IP: first}}; kube.Family() {
+	case kube.IPv4IPv6:
+		return append(all, corev1.PodIP{IP: "2001:db8::1"})
+	case kube.IPv6IPv4:
+		return append(all, corev1.PodIP{IP: "192.0.2.1"})
+	default:
+		return all
+	}
 }
 
 // Stop ends every process that the runner started, at once, and waits for them. Pods stay in the API server.
@@ -191,7 +206,7 @@ func (r *Runner) begin(ctx context.Context, o *corev1.Pod) {
 	ctx, stop := context.WithCancel(ctx)
 	r.next++
 	p := &pod{
-		Runner: r, uid: o.UID, node: o.Spec.NodeName, stop: stop, ip: fmt.Sprintf("127.%d.%d.%d", r.Subnet, r.next/250, r.next%250+1),
+		Runner: r, uid: o.UID, node: o.Spec.NodeName, stop: stop, ip: kube.Address(r.Subnet, r.next/250, r.next%250+1),
 		dir: filepath.Join(r.Dir, string(o.UID)), changed: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	if r.Address != nil {

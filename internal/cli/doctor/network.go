@@ -76,7 +76,7 @@ func (d *Doctor) network(ctx context.Context, pool *v1alpha1.InferencePool, pods
 func ways(pool *v1alpha1.InferencePool, picker, engine *corev1.Pod) []way {
 	e := &pool.Spec.Engine
 	all := []way{{picker, engine, e.Ports.HTTP, "requests of pickers to engines"}}
-	reports := slices.ContainsFunc(engine.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == "kvasir-reporter" })
+	reports := slices.ContainsFunc(engine.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ReporterContainer })
 	switch {
 	case reports:
 		all = append(all, way{engine, picker, resources.SyncPort, "reports of engines to pickers"})

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -55,17 +56,31 @@ func trim(o any) (any, error) {
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			Labels: pod.Labels, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
+		Spec: corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP,
+			InitContainerStatuses: readiness(pod.Status.InitContainerStatuses), ContainerStatuses: readiness(pod.Status.ContainerStatuses),
+		},
 	}
 	if rank, ok := pod.Annotations[v1alpha1.AnnotationStartRank]; ok {
 		small.Annotations = map[string]string{v1alpha1.AnnotationStartRank: rank}
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			small.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		gate := slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == c.Type })
+		if c.Type == corev1.PodReady || gate {
+			small.Status.Conditions = append(small.Status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status})
 		}
 	}
 	return small, nil
+}
+
+// readiness keeps of containers which are ready.
+func readiness(containers []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var small []corev1.ContainerStatus
+	for i := range containers {
+		small = append(small, corev1.ContainerStatus{Name: containers[i].Name, Ready: containers[i].Ready})
+	}
+	return small
 }
 
 // same reports whether an update changes nothing relevant: heartbeats and status do not count.

@@ -21,6 +21,7 @@ const (
 	FlagTokens   = "--enable-prompt-tokens-details"
 	FlagShutdown = "--shutdown-timeout"
 	FlagScaleOut = "--enable-scale-out"
+	FlagHost     = "--host"
 )
 
 // keepAlives are the variables that set for how many seconds engines keep idle connections, by type of engine.
@@ -75,6 +76,8 @@ func (w *work) flags() {
 			continue
 		}
 		switch {
+		case f.name == FlagEvents && w.cannotPublish():
+			w.skip(w.engine.Name, f.name, "pods have addresses of IPv6 first, and vLLM's event sockets know IPv4 only: set engine.events.source to Reporter")
 		case why != "":
 			w.skip(w.engine.Name, f.name, why)
 		case known && release.before(f.since):
@@ -91,6 +94,12 @@ func (w *work) flags() {
 	}
 }
 
+// cannotPublish reports whether no picker would receive the events of an engine. The ZeroMQ sockets of vLLM neither bind addresses of
+// IPv6 nor connect to them; within a pod there is always 127.0.0.1.
+func (w *work) cannotPublish() bool {
+	return w.options.IPv6 && w.wiring.Type == string(v1alpha1.EngineVLLM) && !w.wiring.reports()
+}
+
 // wanted are the flags that the engine of the pool should have.
 func (w *work) wanted() []setting {
 	var out []setting
@@ -104,6 +113,10 @@ func (w *work) wanted() []setting {
 	}
 	if !vllm {
 		return out
+	}
+	if w.options.IPv6 {
+		// vLLM binds addresses of IPv4 alone if it is given none. This one is all addresses of both families.
+		out = append(out, setting{name: FlagHost, value: "::"})
 	}
 	return append(out,
 		setting{name: FlagTokens, since: withEvents},

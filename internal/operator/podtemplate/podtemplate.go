@@ -37,7 +37,7 @@ const (
 )
 
 // ReporterName is the name of the sidecar.
-const ReporterName = "kvasir-reporter"
+const ReporterName = v1alpha1.ReporterContainer
 
 // What can be injected, as the annotation and Skipped name it.
 const (
@@ -71,6 +71,8 @@ type Options struct {
 	ReporterResources               *corev1.ResourceRequirements
 	// Version of what is injected, for the annotation.
 	Version string
+	// IPv6 is whether the first address of pods is one of IPv6, to which the kubelet and pickers connect.
+	IPv6 bool
 }
 
 // For returns the options that a pool gives. Name, Revision, Slot, Island, ReporterImage and Version are the caller's.

@@ -82,6 +82,37 @@ var _ = Describe("Helm", Ordered, func() {
 		mustHelm(ctx, append(system, "upgrade", "kvasir", chart)...)
 	})
 
+	It("goes back with helm rollback and forward again, and keeps what users have made", func(ctx SpecContext) {
+		get := func(what string, paths ...string) string {
+			return kubectl(ctx, "get", what, "--namespace", "users", "--output", "jsonpath={"+strings.Join(paths, `}{" "}{`)+"}")
+		}
+		knows := func(field string) bool { // the definitions of the moment
+			_, err := cluster.Kubectl(ctx, nil, "explain", "inferencepools.kvasir.dev.spec."+field)
+			return err == nil
+		}
+		kubectl(ctx, "patch", "kvpool", "mine", "--namespace", "users", "--type=merge",
+			"--patch", `{"spec":{"engine":{"networkPolicy":{"mode":"Open"}},"drain":{"deadlineSeconds":77}}}`)
+		Expect(knows("engine.networkPolicy")).To(BeTrue())
+		mustHelm(ctx, append(system, "rollback", "kvasir", "1")...)
+		Eventually(func() bool { return knows("engine.networkPolicy") }).WithTimeout(patience).Should(BeFalse())
+		Expect(knows("role")).To(BeTrue())
+		Expect(uids(ctx)).To(Equal(made))
+		Expect(get("kvpool/mine", ".spec.model.name", ".spec.selector.matchLabels.app", ".spec.drain.deadlineSeconds")).To(Equal("m m 77"))
+		Expect(get("kvpolicy/mine", ".spec.targetRefs[0].name")).To(Equal("mine"))
+
+		mustHelm(ctx, append(system, "upgrade", "kvasir", chart)...)
+		Eventually(func() bool { return knows("engine.networkPolicy") }).WithTimeout(patience).Should(BeTrue())
+		Expect(uids(ctx)).To(Equal(made))
+		both := []string{".spec.engine.networkPolicy.mode", ".spec.drain.deadlineSeconds"}
+		Expect(get("kvpool/mine", both...)).To(Equal("Open 77"), "nothing has written the pool meanwhile")
+
+		mustHelm(ctx, append(system, "rollback", "kvasir", "1")...)
+		kubectl(ctx, "patch", "kvpool", "mine", "--namespace", "users", "--type=merge", "--patch", `{"spec":{"drain":{"deadlineSeconds":78}}}`)
+		mustHelm(ctx, append(system, "upgrade", "kvasir", chart)...)
+		Expect(uids(ctx)).To(Equal(made))
+		Expect(get("kvpool/mine", both...)).To(Equal(" 78"), "written without the new field")
+	})
+
 	It("leaves the definitions and what users have made when it uninstalls, and nothing else", func(ctx SpecContext) {
 		mustHelm(ctx, append(system, "uninstall", "kvasir")...)
 		Expect(uids(ctx)).To(Equal(made))

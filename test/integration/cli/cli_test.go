@@ -20,6 +20,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/test/docpage"
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 var update = flag.Bool("update", false, "rewrite the outputs in the docs")
@@ -51,7 +52,7 @@ var _ = Describe("Pods and rollouts", func() {
 
 		refused(ctx, "there is no pod engine-c", "drain", "engine-c")
 		refused(ctx, "does not belong to pool", "drain", "engine-a", "--replace")
-		w.pod(ctx, "stranger", "127.0.0.4", nil)
+		w.pod(ctx, "stranger", kube.Address(0, 0, 4), nil)
 		refused(ctx, "no pool of the namespace llm has the pod stranger", "drain", "stranger")
 
 		By("leaving alone what the operator drains")
@@ -65,7 +66,7 @@ var _ = Describe("Pods and rollouts", func() {
 		w := newWorld(ctx)
 		own := ownPool()
 		w.create(ctx, own)
-		w.pod(ctx, "chat-bcdfghjklm-0", "127.0.0.5", map[string]string{v1alpha1.LabelPool: "chat"})
+		w.pod(ctx, "chat-bcdfghjklm-0", kube.Address(0, 0, 5), map[string]string{v1alpha1.LabelPool: "chat"})
 		before := time.Now()
 		out := expect(ctx, "drain", "chat-bcdfghjklm-0", "--replace", "--deadline", "90s", "-o", "json")
 		var marked struct {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 // kubelet is a node that forwards ports to pods, and does nothing else. Its pods are addresses of this machine.
@@ -43,7 +45,7 @@ func startKubelet(ctx context.Context, c client.Client) *kubelet {
 	Expect(c.Create(ctx, node)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) { Expect(c.Delete(ctx, node)).To(Succeed()) })
 	node.Status = corev1.NodeStatus{
-		Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
+		Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: kube.Loopback()}},
 		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(port)}},
 	}
 	Expect(c.Status().Update(ctx, node)).To(Succeed())

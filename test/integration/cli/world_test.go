@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -32,17 +33,19 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 const (
-	namespace = "llm"
-	poolName  = "m"
-	patience  = 30 * time.Second
-	// Addresses of the pods, all of this machine.
-	pickerIP, engineA, engineB = "127.0.0.9", "127.0.0.2", "127.0.0.3"
-	enginePort                 = 18431
-	proxyPort                  = "18432"
+	namespace  = "llm"
+	poolName   = "m"
+	patience   = 30 * time.Second
+	enginePort = 18431
+	proxyPort  = "18432"
 )
+
+// Addresses of the pods, all of this machine.
+var pickerIP, engineA, engineB = kube.Address(0, 0, 9), kube.Address(0, 0, 2), kube.Address(0, 0, 3)
 
 // cli runs the program as an administrator would, in the pool's namespace.
 func cli(ctx context.Context, input string, arguments ...string) (status int, out, errs string) {
@@ -199,8 +202,9 @@ func (w *world) launch(token string, leaf certs.Pair) {
 	own := file("token", []byte(token))
 	picker := exec.Command(filepath.Join(programs, "picker"),
 		"--pool", namespace+"/"+poolName, "--kubeconfig", w.kubeconfig(dir, token), "--name", "m-picker-0",
-		"--proxy-address", pickerIP+":"+proxyPort, "--health-address", pickerIP+":9003", "--metrics-address", pickerIP+":9090",
-		"--ext-proc-address", "", "--lame-duck", "0s", "--report-address", pickerIP+":9004",
+		"--proxy-address", net.JoinHostPort(pickerIP, proxyPort), "--health-address", net.JoinHostPort(pickerIP, "9003"),
+		"--metrics-address", net.JoinHostPort(pickerIP, "9090"),
+		"--ext-proc-address", "", "--lame-duck", "0s", "--report-address", net.JoinHostPort(pickerIP, "9004"),
 		"--report-cert", file("tls.crt", leaf.Cert), "--report-key", file("tls.key", leaf.Key),
 		"--report-keys", apiServer()+"/openid/v1/jwks", "--report-keys-token", own, "--report-keys-ca", file("api.crt", cluster.Config.CAData),
 	)
@@ -215,7 +219,7 @@ func (w *world) launch(token string, leaf certs.Pair) {
 		}
 	})
 	Eventually(func() int {
-		r, err := http.Get("http://" + pickerIP + ":9003/readyz")
+		r, err := http.Get("http://" + net.JoinHostPort(pickerIP, "9003") + "/readyz")
 		if err != nil {
 			return 0
 		}
@@ -262,7 +266,7 @@ func (w *world) viewer(ctx context.Context) {
 func (w *world) ask(first, tokens int) {
 	GinkgoHelper()
 	body := fmt.Sprintf(`{"model":"m","max_tokens":1,"prompt":[%d%s]}`, first, strings.Repeat(",7", tokens-1))
-	r, err := http.Post("http://"+pickerIP+":"+proxyPort+"/v1/completions", "application/json", strings.NewReader(body))
+	r, err := http.Post("http://"+net.JoinHostPort(pickerIP, proxyPort)+"/v1/completions", "application/json", strings.NewReader(body))
 	Expect(err).NotTo(HaveOccurred())
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 var _ = Describe("A picker of a pool that only gateways know", func() {
@@ -39,8 +40,8 @@ var _ = Describe("A picker of a pool that only gateways know", func() {
 		policy.Spec.Strategy.Type = v1alpha1.StrategyRoundRobin
 		policy.Spec.Decisions.AnswerHeaders = v1alpha1.AnswerHeadersAlways
 		w.create(ctx, bare, policy)
-		w.pod(ctx, "a", "127.0.0.2")
-		w.pod(ctx, "b", "127.0.0.3")
+		w.pod(ctx, "a", kube.Address(0, 0, 2))
+		w.pod(ctx, "b", kube.Address(0, 0, 3))
 		n := 0
 		asked := func() string { n++; return w.ask(n) }
 		Eventually(asked, patience).Should(HavePrefix("b"))

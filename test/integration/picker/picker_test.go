@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 const patience = 30 * time.Second
@@ -47,8 +48,8 @@ var _ = Describe("A picker in a cluster", func() {
 
 		pool := smallPool(w.port)
 		w.create(ctx, pool, strategy(v1alpha1.StrategyRoundRobin))
-		a := w.pod(ctx, "a", "127.0.0.2")
-		w.pod(ctx, "b", "127.0.0.3")
+		a := w.pod(ctx, "a", kube.Address(0, 0, 2))
+		w.pod(ctx, "b", kube.Address(0, 0, 3))
 		Eventually(w.ready, patience).Should(Equal(200))
 		n := 0
 		asked := func() string { n++; return w.ask(n) }
@@ -144,7 +145,7 @@ var _ = Describe("A picker in a cluster", func() {
 		w := newWorld(ctx)
 		pool, policy := smallPool(w.port), strategy(v1alpha1.StrategyRoundRobin)
 		w.create(ctx, pool, policy, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "others"}})
-		w.pod(ctx, "a", "127.0.0.2")
+		w.pod(ctx, "a", kube.Address(0, 0, 2))
 		w.start(ctx)
 		Eventually(func() string { return w.ask(1) }, patience).Should(HavePrefix("a"))
 		pool.Spec.Engine.APIKey = v1alpha1.SecretKey{Name: "others", Key: "key"}

@@ -37,6 +37,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 const (
@@ -57,7 +58,7 @@ type wire struct {
 }
 
 func newWire(target string) *wire {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", net.JoinHostPort(kube.Loopback(), "0"))
 	Expect(err).NotTo(HaveOccurred())
 	w := &wire{target: target, listener: l, conns: map[net.Conn]bool{}}
 	var running sync.WaitGroup
@@ -168,7 +169,7 @@ func newWorld(ctx context.Context) *world {
 }
 
 func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", net.JoinHostPort(kube.Loopback(), "0"))
 	Expect(err).NotTo(HaveOccurred())
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
@@ -276,7 +277,7 @@ func (w *world) start(ctx context.Context, arguments ...string) {
 	Expect(err).NotTo(HaveOccurred())
 	w.ca = file("pickers.crt", authority.Trusted())
 
-	address := func() string { return "127.0.0.1:" + strconv.Itoa(freePort()) }
+	address := func() string { return net.JoinHostPort(kube.Loopback(), strconv.Itoa(freePort())) }
 	proxy, health, metrics := address(), address(), address()
 	w.proxy, w.health, w.metrics, w.sync = "http://"+proxy, "http://"+health, "https://"+metrics, address()
 	picker := exec.Command(binary, append([]string{

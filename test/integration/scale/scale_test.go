@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -120,7 +121,7 @@ func (w *world) startManager() {
 	w.must(err)
 	w.manager = exec.Command(w.file("manager"),
 		"--kubeconfig="+kubeconfig, "--leader-election-namespace="+system, "--picker-image=picker", "--reporter-image=reporter",
-		"--service-account="+system+"/"+operator, "--token-file="+w.file("token"), "--health-address=127.0.0.1:0", "--metrics-address=0")
+		"--service-account="+system+"/"+operator, "--token-file="+w.file("token"), "--health-address="+net.JoinHostPort(kube.Loopback(), "0"), "--metrics-address=0")
 	w.manager.Stdout, w.manager.Stderr = log, log
 	w.must(w.manager.Start())
 	w.Cleanup(func() {

@@ -125,6 +125,8 @@ type memory struct {
 	rehearsal    rehearsal
 	// references is what is known of what the pool names.
 	references references
+	// family is that of the first addresses of pods; empty until the API server has given it to a Service of the pool.
+	family corev1.IPFamily
 }
 
 func (r *Reconciler) memory(key types.NamespacedName) *memory {

@@ -168,6 +168,7 @@ func (r *executor) createPod(ctx context.Context, a *lifecycle.Action) error {
 func (r *scope) injection() podtemplate.Options {
 	options := podtemplate.For(r.pool)
 	options.ReporterImage, options.ReporterLogLevel, options.Version = r.ReporterImage, r.ReporterLogLevel, r.Version
+	options.IPv6 = r.memory.family == corev1.IPv6Protocol
 	return options
 }
 

@@ -280,6 +280,7 @@ func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) e
 		r.problems.taken = append(r.problems.taken, key.kind+" "+key.name)
 		return nil
 	case err == nil && (holds(live.Object, want.Object) || r.memory.applied[key] == applied{hash, live.GetResourceVersion()}):
+		r.memory.learnFamily(live)
 		return nil
 	}
 	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), client.FieldOwner(resources.Manager), client.ForceOwnership)
@@ -302,7 +303,18 @@ func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) e
 		return fmt.Errorf("applying %s %s: %w", key.kind, key.name, err)
 	}
 	r.memory.applied[key] = applied{hash, want.GetResourceVersion()}
+	r.memory.learnFamily(want)
 	return nil
+}
+
+// learnFamily reads the family that the API server has given to a Service which asks for none: that of the cluster's pods.
+func (m *memory) learnFamily(stored *unstructured.Unstructured) {
+	if stored.GetKind() != "Service" {
+		return
+	}
+	if families, _, _ := unstructured.NestedStringSlice(stored.Object, "spec", "ipFamilies"); len(families) > 0 {
+		m.family = corev1.IPFamily(families[0])
+	}
 }
 
 // refused reports whether the API server does not accept a request because of what the request is: a quota, an admission
