@@ -2,9 +2,13 @@
 // clients draws on it: connections, requests with their headers and bodies, answers that are held back, and what streams of gateways hold.
 //
 // Memory is shared as packet buffers are, by a dynamic threshold (Choudhury and Hahne, 1998): an owner, which is a tenant
-// or else a client's address, can hold at most ownerShare times what is free, and one connection connectionShare times
-// that. So a single owner can use most of the budget, and however much it takes, some is left for others. The owners need
+// or else a client's address, can hold at most ownerShare times what is free, and one connection of an address connectionShare
+// times that. So a single owner can use most of the budget, and however much it takes, some is left for others. The owners need
 // not be known in advance.
+//
+// Several greedy owners, one after the other, would leave nothing: each takes a part of what those before it have left. So the last
+// part of the budget is not for them, but for owners that hold little, and for connections that hold little, of addresses that many
+// clients share.
 //
 //	          Take                      Complete             Close
 //	Account ---------> can be shed ---------------> held ----------> free
@@ -51,8 +55,10 @@ func (p Part) String() string {
 const (
 	// ownerShare and connectionShare are how many times what is free an owner and a connection can hold.
 	ownerShare, connectionShare = 2, 1
-	// smallShare of the budget is for every owner, as long as there is room at all.
-	smallShare = 1.0 / 256
+	// reserve of the budget is only for connections that hold at most 1/smallConnection of what is free, and ownersReserve of it only for
+	// owners that hold at most 1/smallOwner.
+	reserve, ownersReserve      = 3.0 / 16, 1.0 / 8
+	smallOwner, smallConnection = 16, 32
 	// shedAge and shedRate, in bytes per second, are how old an account must be and how slowly it must have grown to be shed.
 	shedAge, shedRate = 2 * time.Second, 256 << 10
 	// shedAmong is how many of an owner's oldest accounts are compared; heaviestAmong how many owners.
@@ -64,8 +70,9 @@ const (
 
 // Budget is a number of bytes. Make it with New. It is safe for concurrent use.
 type Budget struct {
-	limit int64
-	now   func() time.Time
+	limit   int64
+	now     func() time.Time
+	divided bool
 
 	mu          sync.Mutex // guards what follows, and the accounts
 	held        int64
@@ -92,6 +99,13 @@ func New(limit int64, now func() time.Time) *Budget {
 	return &Budget{limit: limit, now: now, owners: map[string]*holder{}, connections: map[string]*holder{}}
 }
 
+// NewDivided makes a budget whose users have equal parts of it, and keep to them: only the limit applies.
+func NewDivided(limit int64, now func() time.Time) *Budget {
+	b := New(limit, now)
+	b.divided = true
+	return b
+}
+
 // Account is what one request or stream holds. Its methods can be called by any goroutine. The nil Account holds nothing:
 // its Take fails.
 type Account struct {
@@ -99,7 +113,7 @@ type Account struct {
 	part       Part
 	began      time.Time
 	owner      *holder
-	connection *holder
+	connection *holder      // nil for that of a tenant
 	received   atomic.Int64 // received bytes, from which the rate is computed
 
 	// Guarded by budget.mu.
@@ -110,13 +124,16 @@ type Account struct {
 	prev, next *Account // in the owner's list
 }
 
-// Open begins an account. shed is called at most once, before Complete or Close return: it must make the holder close the
+// Open begins an account. connection is empty if the owner is a tenant: other tenants can share its connection. shed is called at most once, before Complete or Close return: it must make the holder close the
 // account soon, must not wait and must not use the budget. With a nil shed the account is never shed.
 func (b *Budget) Open(part Part, owner, connection string, shed func()) *Account {
 	a := &Account{budget: b, part: part, began: b.now(), onShed: shed}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a.owner, a.connection = join(b.owners, owner), join(b.connections, connection)
+	a.owner = join(b.owners, owner)
+	if connection != "" {
+		a.connection = join(b.connections, connection)
+	}
 	if shed != nil {
 		a.link()
 	}
@@ -149,13 +166,22 @@ func (a *Account) Take(n int64) bool {
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if a.gone || a.closed {
+	if a.gone || a.closed || !b.makeRoom(a, n) {
 		return false
 	}
+	if !b.fullSince.IsZero() && float64(b.inUse()) < nearlyFull*float64(b.limit) {
+		b.fullSince = time.Time{}
+	}
+	a.add(n)
+	return true
+}
+
+// makeRoom sheds accounts until there is room for n more bytes of one, and reports whether there is. b.mu is held.
+func (b *Budget) makeRoom(a *Account, n int64) bool {
 	for {
 		inTheWay := b.inTheWay(a, n)
 		if inTheWay == nil {
-			break
+			return true
 		}
 		victim := inTheWay.slowest(b.now(), a)
 		if victim == nil {
@@ -167,11 +193,6 @@ func (a *Account) Take(n int64) bool {
 		}
 		b.kill(victim)
 	}
-	if !b.fullSince.IsZero() && float64(b.inUse()) < nearlyFull*float64(b.limit) {
-		b.fullSince = time.Time{}
-	}
-	a.add(n)
-	return true
 }
 
 // Must holds n more bytes, which are there already, and reports whether there was room for them.
@@ -204,7 +225,9 @@ func (a *Account) add(n int64) {
 	b := a.budget
 	a.held += n
 	a.owner.held += n
-	a.connection.held += n
+	if a.connection != nil {
+		a.connection.held += n
+	}
 	b.held += n
 	b.parts[a.part] += n
 	if a.gone {
@@ -218,9 +241,25 @@ func (b *Budget) inTheWay(a *Account, n int64) *holder {
 	if free < 0 {
 		return b.heaviest(a.owner)
 	}
-	small := int64(smallShare * float64(b.limit))
-	if a.owner.held+n > max(small, ownerShare*free) || a.connection.held+n > max(small, connectionShare*free) {
+	if b.divided {
+		return nil
+	}
+	own, ofConnection := a.owner.held+n, int64(0)
+	if a.connection != nil {
+		ofConnection = a.connection.held + n
+	}
+	of := func(share float64) int64 { return int64(share * float64(b.limit)) }
+	switch {
+	case own <= free/smallOwner:
+		return nil
+	case own > ownerShare*free:
 		return a.owner
+	case a.connection != nil && ofConnection <= free/smallConnection && free >= of(ownersReserve):
+		return nil
+	case ofConnection > connectionShare*free:
+		return a.owner
+	case free < of(reserve):
+		return b.heaviest(a.owner)
 	}
 	return nil
 }
@@ -292,16 +331,17 @@ func (a *Account) Shed() bool {
 	return a.gone
 }
 
-// Own moves an account to another owner, once the owner is known.
-func (a *Account) Own(owner string) {
+// Own moves an account to its tenant, once that is known, and reports whether the tenant has room for what the account holds. The
+// account does not count for its connection any more.
+func (a *Account) Own(owner string) (room bool) {
 	if a == nil {
-		return
+		return true
 	}
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if a.closed || a.owner.name == owner {
-		return
+	if a.closed || a.connection == nil && a.owner.name == owner {
+		return true
 	}
 	linked := a.onShed
 	a.unlink()
@@ -312,6 +352,12 @@ func (a *Account) Own(owner string) {
 	if a.onShed = linked; linked != nil {
 		a.link()
 	}
+	if a.connection != nil {
+		a.connection.held -= a.held
+		leave(b.connections, a.connection)
+		a.connection = nil
+	}
+	return !a.gone && b.makeRoom(a, 0)
 }
 
 // Close gives everything back. It can be called again.
@@ -329,7 +375,9 @@ func (a *Account) Close() {
 	a.add(-a.held)
 	a.closed = true
 	leave(b.owners, a.owner)
-	leave(b.connections, a.connection)
+	if a.connection != nil {
+		leave(b.connections, a.connection)
+	}
 }
 
 // link puts the account behind the others of its owner that can be shed. b.mu is held.

@@ -240,3 +240,70 @@ func BenchmarkAccount(b *testing.B) {
 		a.Close()
 	}
 }
+
+// TestGreedyOwnersLeaveRoomForSmallOnes: however many there are, one after the other, whatever they hold can be shed or not.
+func TestGreedyOwnersLeaveRoomForSmallOnes(t *testing.T) {
+	const limit, need = 128 << 20, 400 << 10 // of a well-behaved client with a few requests
+	b, _ := newBudget(limit)
+	for i := range 12 {
+		for c := range 20 {
+			a := b.Open(Bodies, fmt.Sprint("greedy", i), fmt.Sprint(i, c), nil)
+			for n := int64(64 << 20); n > 1<<10; {
+				if !a.Take(n) {
+					n /= 2
+				}
+			}
+		}
+	}
+	if !b.Open(Requests, "small", "small", nil).Take(need) {
+		t.Errorf("a client that needs little finds no room: %+v", b.Stats())
+	}
+}
+
+// TestATenantHasItsShareOnly: also of what streams hold before they are known to be of the tenant. So it leaves room for the tenants that
+// share its connection, and for others.
+func TestATenantHasItsShareOnly(t *testing.T) {
+	const limit, head, need = 128 << 20, 9 << 10, 400 << 10
+	for _, connections := range []int{1, 20} {
+		b, _ := newBudget(limit)
+		for i := range 40_000 {
+			a := b.Open(Streams, "gateway", fmt.Sprint("gateway", i%connections), nil)
+			if !a.Take(head) {
+				t.Fatalf("%d connections: the gateway has no room for stream %d of a tenant", connections, i)
+			}
+			if !a.Own("hog") || !a.Take(48<<10) {
+				a.Close()
+			}
+		}
+		if s := b.Stats(); s.Held > limit*2/3 {
+			t.Errorf("%d connections: one tenant holds %d of %d bytes", connections, s.Held, limit)
+		}
+		small := b.Open(Streams, "gateway", "gateway0", nil)
+		if !small.Take(head) || !small.Own("small") || !small.Take(need) {
+			t.Errorf("%d connections: there is no room for another tenant: %+v", connections, b.Stats())
+		}
+	}
+}
+
+// TestAConnectionThatHoldsLittleIsNotRefusedForItsAddress: others have the same address, and hold as much as it can.
+func TestAConnectionThatHoldsLittleIsNotRefusedForItsAddress(t *testing.T) {
+	const limit = 128 << 20
+	b, _ := newBudget(limit)
+	for i := range 40 {
+		a := b.Open(Streams, "address", fmt.Sprint("hog", i), nil)
+		for n := int64(64 << 20); n > 1<<20; {
+			if !a.Take(n) {
+				n /= 2
+			}
+		}
+	}
+	if !b.Open(Streams, "address", "small", nil).Take(400 << 10) {
+		t.Errorf("there is no room: %+v", b.Stats())
+	}
+	for i := range 10_000 { // all that is for such connections
+		b.Open(Streams, "address", fmt.Sprint(i), nil).Take(40 << 10)
+	}
+	if s := b.Stats(); s.Held > limit*2/3 {
+		t.Errorf("one address holds %d of %d bytes", s.Held, limit)
+	}
+}

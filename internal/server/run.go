@@ -226,14 +226,14 @@ func (a *app) serveAll(ctx context.Context, o *options, l *listeners, parts serv
 		return a.serve(serving, l, parts.gatewayTLS, o)
 	})
 	small := httpproxy.ServeOptions{Grace: supportGrace, MaxConnections: supportConnections, Brief: true, MaxStreams: supportStreams,
-		MaxRequests: healthRequests, Stall: supportStall, MaxHeaderBytes: supportHeader, Budget: budget.New(supportMemory, time.Now),
+		MaxRequests: healthRequests, Stall: supportStall, MaxHeaderBytes: supportHeader, Budget: budget.NewDivided(supportMemory, time.Now),
 		Log: a.log.WithName("http")}
 	health := small
 	health.MaxStreams, health.Stall, health.Port = healthStreams, healthStall, a.overload.Port("health")
 	health.ReadHeaderTimeout, health.IdleTimeout = healthIdle, healthIdle
 	group.Go(func() error { return httpproxy.Serve(support, l.health, a.healthHandler(), health) })
 	pages := small
-	pages.MaxRequests, pages.Budget, pages.Port = pageRequests, budget.New(supportMemory, time.Now), a.overload.Port("metrics")
+	pages.MaxRequests, pages.Budget, pages.Port = pageRequests, budget.NewDivided(supportMemory, time.Now), a.overload.Port("metrics")
 	group.Go(func() error { return httpproxy.Serve(support, l.metrics, parts.metrics, pages) })
 	group.Go(func() error { return a.serveSync(support, l.reports) })
 	group.Go(func() error { a.publishToPeers(support); return nil })

@@ -218,7 +218,7 @@ func TestShedsAreFair(t *testing.T) {
 // TestNoConnectionTakesAnothersPart: headers of all others, as large as they can be, leave room for one's.
 func TestNoConnectionTakesAnothersPart(t *testing.T) {
 	const most, memory = 16, 1 << 20
-	p := &port{Listener: LimitHTTP(nil, most, budget.New(memory, time.Now)).Dividing(memory)}
+	p := &port{Listener: LimitHTTP(nil, most, budget.NewDivided(memory, time.Now)).Dividing(memory)}
 	begin := func(host string) (begun int, c *Conn) {
 		c = p.connect(host)
 		for range 10_000 {

@@ -48,7 +48,7 @@ type stream interface {
 	Finish(code codes.Code, message string)
 	// What is kept for the stream counts in the budget, for its owner, and its request is complete at some time.
 	holder
-	Own(owner string)
+	Own(owner string) (room bool)
 	Complete()
 }
 
@@ -166,9 +166,7 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 	x.explain = x.head.get(picker.ExplainHeader)
 	x.request = inBody
 	tenant, stranger := x.server.picker.Whose(x.head.get)
-	if tenant != "" {
-		x.out.Own(tenant)
-	}
+	room := tenant == "" || x.out.Own(tenant)
 	switch {
 	case h.GetEndOfStream() && picker.IsPreflight(x.head.get(":method"), x.head.get):
 		x.preflight()
@@ -176,6 +174,8 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 		x.refuse(request.NotFound)
 	case stranger != nil: // nothing of its body is held
 		x.refuse(request.RefusalOf(stranger))
+	case !room:
+		x.refuse(request.NoMemory)
 	case !h.GetEndOfStream() && x.server.options.Overload.RefusesBody(tenant, x.head.length()):
 		x.refuse(request.Overload)
 	case h.GetEndOfStream() || x.mode == unseen:

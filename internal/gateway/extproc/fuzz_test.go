@@ -29,7 +29,7 @@ func (*played) Context() context.Context { return context.Background() }
 func (p *played) After(f func())         { p.after = append(p.after, f) }
 func (p *played) Hold(n int64) bool      { p.held += n; return true }
 func (p *played) Release(n int64)        { p.held -= n }
-func (p *played) Own(string)             {}
+func (p *played) Own(string) bool        { return true }
 func (p *played) Complete()              {}
 func (p *played) Off(f func())           { p.off = f }
 func (p *played) Finish(codes.Code, string) {

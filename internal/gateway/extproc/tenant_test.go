@@ -8,7 +8,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
@@ -131,4 +136,34 @@ func TestAnswersThatAreChargedForAreNotCompressed(t *testing.T) {
 			t.Errorf("%s: the engine is asked for the coding %q", key, coding)
 		}
 	}
+}
+
+// TestATenantLeavesRoomForOthersOfItsGateway: a gateway sends the requests of all tenants over a few connections. One tenant's requests that
+// are under way have as much as it can have, and another's is served.
+func TestATenantLeavesRoomForOthersOfItsGateway(t *testing.T) {
+	room := budget.New(16<<20, time.Now)
+	h := newHouse(t, Options{Budget: room}, ServeOptions{}, keyed(t, "127.0.0.1:1"))
+	c, err := grpc.NewClient("passthrough:///"+h.address, plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(key string) []string { return append([]string{"authorization", "Bearer " + key}, post...) }
+	piece := requestPiece(strings.Repeat(" ", 60<<10), false)
+	for range 200 {
+		s := h.scriptOn(c)
+		for _, m := range []*pb.ProcessingRequest{requestHead(false, of("k-acme")...), piece, piece} {
+			_ = s.stream.Send(m) // some are refused
+		}
+	}
+	eventually(t, "some are refused", func() bool { return room.Stats().Refused[budget.Streams] > 0 })
+	for range 8 {
+		s := h.scriptOn(c)
+		s.send(requestHead(false, of("k-small")...), requestPiece(`{"model":"m","prompt":"hi"}`, true))
+		if r := s.receive(); r.GetImmediateResponse() != nil || destinationOf(r) == "" {
+			t.Fatalf("the other tenant is refused: %v", r)
+		}
+		s.cancel()
+	}
+	_ = c.Close()
+	h.idle()
 }

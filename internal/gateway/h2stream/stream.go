@@ -102,8 +102,8 @@ func (s *Stream) Hold(n int64) bool { return s.account.Take(n) }
 // Release gives back what Hold has counted.
 func (s *Stream) Release(n int64) { s.account.Put(n) }
 
-// Own sets the stream's owner, if it is not the client's address.
-func (s *Stream) Own(owner string) { s.account.Own(owner) }
+// Own sets the stream's owner, if it is not the client's address, and reports whether that has room for what the stream holds.
+func (s *Stream) Own(owner string) (room bool) { return s.account.Own(owner) }
 
 // Complete notes that the client's request is complete: the stream is not ended for its slowness any more.
 func (s *Stream) Complete() {

@@ -89,7 +89,7 @@ func (p *Proxy) readBody(out *client, r *http.Request) (*body, *request.Refusal)
 	b := &body{proxy: p}
 	b.refs.Store(1)
 	if r.Body != http.NoBody {
-		b.account = p.budget.Open(budget.Bodies, out.owner(r), r.RemoteAddr, func() { out.readWithin(time.Nanosecond) })
+		b.account = p.account(budget.Bodies, out, r, func() { out.readWithin(time.Nanosecond) })
 		refused := b.fill(out, r, limit)
 		if refused == nil && !b.account.Complete() || refused == request.SlowBody && b.account.Shed() {
 			refused = request.Shed

@@ -97,6 +97,14 @@ func (c *client) owner(r *http.Request) string {
 	return budget.Client(r.RemoteAddr)
 }
 
+// account begins an account of a request.
+func (p *Proxy) account(part budget.Part, c *client, r *http.Request, shed func()) *budget.Account {
+	if c.tenant != "" {
+		return p.budget.Open(part, c.tenant, "", shed)
+	}
+	return p.budget.Open(part, budget.Client(r.RemoteAddr), r.RemoteAddr, shed)
+}
+
 // fail refuses a request with an error of the picker, and logs it.
 func (c *client) fail(e *picker.Error) {
 	if log := c.log.V(1); log.Enabled() {

@@ -234,7 +234,7 @@ func (c *continued) try() error {
 	}
 	rest := &body{proxy: e.proxy}
 	rest.refs.Store(1)
-	rest.account = e.proxy.budget.Open(budget.Bodies, e.client.owner(e.request), e.request.RemoteAddr, nil)
+	rest.account = e.proxy.account(budget.Bodies, e.client, e.request, nil)
 	defer rest.release()
 	if !rest.Replace(rest.account.Take, text) {
 		return errors.New("there is no memory for the request for the rest")

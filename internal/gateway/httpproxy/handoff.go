@@ -92,7 +92,7 @@ func (e *exchange) prefill(ctx context.Context) result {
 		return e.failed(ctx, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	account := e.proxy.budget.Open(budget.Answers, e.client.owner(e.request), e.request.RemoteAddr, nil)
+	account := e.proxy.account(budget.Answers, e.client, e.request, nil)
 	defer account.Close()
 	if !account.Take(maxPrefillAnswer) {
 		return e.noMemory()
@@ -150,7 +150,7 @@ func (e *exchange) noMemory() result {
 func (e *exchange) legBody(size int, appendTo func(dst []byte) []byte) *body {
 	b := &body{proxy: e.proxy}
 	b.refs.Store(1)
-	b.account = e.proxy.budget.Open(budget.Bodies, e.client.owner(e.request), e.request.RemoteAddr, nil)
+	b.account = e.proxy.account(budget.Bodies, e.client, e.request, nil)
 	if !b.Grow(b.account.Take, size) {
 		b.release()
 		return nil

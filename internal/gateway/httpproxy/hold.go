@@ -77,7 +77,7 @@ func (h *held) add(p []byte, flush bool) {
 		return
 	}
 	if h.account == nil {
-		h.account = e.proxy.budget.Open(budget.Answers, e.client.owner(e.request), e.request.RemoteAddr, nil)
+		h.account = e.proxy.account(budget.Answers, e.client, e.request, nil)
 	}
 	h.bytes = append(h.bytes, p...)
 	if !h.account.Take(int64(len(p))) || len(h.bytes) > h.limit {

@@ -316,7 +316,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	out.span = p.options.Spans.Proxied(r, out.id, parsed || byLoad(r.URL.Path), start)
 	defer func() { out.span.Close(out.status) }()
 	defer func() { out.comments.stop() }()
-	held := p.budget.Open(budget.Requests, out.owner(r), r.RemoteAddr, nil)
+	held := p.account(budget.Requests, out, r, nil)
 	defer held.Close()
 	if !held.Take(requestCost) {
 		p.refuse(out, request.NoMemory)

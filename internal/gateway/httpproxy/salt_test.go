@@ -173,8 +173,8 @@ func TestABodyWithoutRoomForItsSaltIsRefused(t *testing.T) {
 	s.MaxRequestBody = 2 * request.KeepBuffer
 	body := `{"model":"m","prompt":"` + strings.Repeat("x", request.KeepBuffer+request.KeepBuffer/8) + `"}` // more than buffers that are reused
 	seen := map[int64]int{}
-	// A connection holds at most as much as is free.
-	least := 2 * int64(len(body)+requestCost)
+	// A tenant holds at most twice what is free.
+	least := int64(len(body)+requestCost) * 3 / 2
 	for room := least - 64; room < least+256; room += 16 {
 		h := newHouse(t, Options{Budget: budget.New(room, time.Now)}, s)
 		answer := h.post("/v1/completions", body, "Authorization", "Bearer k-acme")
