@@ -44,12 +44,6 @@ type scratch struct {
 	shadowOrder []int
 }
 
-// needs is how many sequences an endpoint must have room for.
-func (s *scratch) needs() int { return max(1, s.sequences) }
-
-// sequencesOf is how many sequences a request has in an engine: one for each answer to each prompt.
-func sequencesOf(r *openai.Request) int { return max(1, r.N) * max(1, len(r.Prompts)) }
-
 // Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.
 func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error) {
 	start := p.now()
