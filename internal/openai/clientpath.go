@@ -19,7 +19,7 @@ var clientPaths = map[string]struct{ post bool }{
 	"/rerank": {true}, "/v2/rerank": {true}, "/score": {true}, "/generative_scoring": {true},
 	"/pooling": {true}, "/classify": {true}, "/v2/embed": {true},
 	"/tokenize": {true}, "/detokenize": {true},
-	"/invocations": {true}, Generate: {true}, "/cohere/v2/chat": {true}, "/cohere/v2/chat/render": {true},
+	Invocations: {true}, Generate: {true}, "/cohere/v2/chat": {true}, "/cohere/v2/chat/render": {true},
 }
 
 // ClientPaths lists the paths outside Prefix that clients of engines use, in order. Below them are no others.

@@ -23,6 +23,9 @@ func (r Route) SaltSince() (minor int, ok bool) {
 // those since 0.11.1.
 const Generate = "/inference/v1/generate"
 
+// Invocations is the path by which SageMaker asks engines. vLLM ignores the model in the body there: it takes it from a header.
+const Invocations = "/invocations"
+
 // SaltOf returns the cache salt of a body that Parse does not know: of its last top-level member of that name, empty if there is
 // none or it is null. It fails with a *SyntaxError if the body is not a JSON object, and with a *FieldError if engines refuse the
 // salt.

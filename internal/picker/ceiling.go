@@ -101,6 +101,12 @@ func (c *ceiling) maxTokens(now time.Time) float64 {
 	return c.tokens.most + tokenStep*float64(int(1)<<steps-1)
 }
 
+// needs is how many sequences an endpoint must have room for.
+func (s *scratch) needs() int { return max(1, s.sequences) }
+
+// sequencesOf is how many sequences a request has in an engine: one for each answer to each prompt.
+func sequencesOf(r *openai.Request) int { return max(1, r.N) * max(1, len(r.Prompts)) }
+
 // stepsSince is how many steps a limit was confirmed ago; not ok when it is forgotten.
 func stepsSince(at, now time.Time) (steps int, ok bool) {
 	steps = int(max(0, now.Sub(at)) / ceilingStep)

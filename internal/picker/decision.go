@@ -63,6 +63,7 @@ type Decision struct {
 	maxTokens int
 	// answers is how many answers the request asks for: n of each prompt.
 	answers int
+	invoked string // see InvokedModel
 	// beyond: the request is larger than the limit of an endpoint's queue.
 	beyond bool
 	// counted decisions enter the comparison of predicted and delivered hits.

@@ -44,12 +44,6 @@ type scratch struct {
 	shadowOrder []int
 }
 
-// needs is how many sequences an endpoint must have room for.
-func (s *scratch) needs() int { return max(1, s.sequences) }
-
-// sequencesOf is how many sequences a request has in an engine: one for each answer to each prompt.
-func sequencesOf(r *openai.Request) int { return max(1, r.N) * max(1, len(r.Prompts)) }
-
 // Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.
 func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error) {
 	start := p.now()
@@ -103,7 +97,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 
 	state := &pickState{
-		id: in.ID, dropsPriority: dropsPriority, salt: salt, cutsUsage: in.CutsUsage, again: in.Again != nil,
+		id: in.ID, dropsPriority: dropsPriority, salt: salt, invoked: invokedModel(in), cutsUsage: in.CutsUsage, again: in.Again != nil,
 		generates: in.Generates, steps: in.Steps, start: start,
 		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
@@ -162,7 +156,7 @@ type pickState struct {
 	generates bool
 	// dropsPriority: the body has a priority that the engine must not get.
 	dropsPriority bool
-	salt          string // that the body must get; empty to leave it as it is
+	salt, invoked string // that the body must get, empty to leave it as it is; see Decision.InvokedModel
 	cutsUsage     bool   // the usage that the body asks for can be taken out of the answer
 	// observed: it waits for nothing.
 	observed bool
@@ -412,6 +406,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		route:           r.Route,
 		unparsed:        state.unparsed,
 		generates:       state.generates,
+		invoked:         state.invoked,
 		background:      !state.unparsed && r.Background,
 		streamed:        r.Stream,
 		gateway:         state.gateway,

@@ -53,6 +53,8 @@ type Request struct {
 	Uncached bool
 	// Saltable: though Unparsed, the request can get a cache salt, in a top-level member of its body.
 	Saltable bool
+	// Invokes: the engine takes the model from a header, see Decision.InvokedModel.
+	Invokes bool
 	// CutsUsage: the caller can change the body, and take an event out of the answer.
 	CutsUsage bool
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.

@@ -1,6 +1,10 @@
 package picker
 
-import "github.com/kvasir-dev/kvasir/internal/openai"
+import (
+	"strings"
+
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
 
 // Headers, in lower case, that control the engine like the fields of openai.Steering do: vLLM (0.32) takes the priority from
 // a header before it looks into the body, and llm-d's sidecar in front of an engine sends the prefill, and with it the prompt,
@@ -11,14 +15,29 @@ var (
 		"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
 	}
 	// modelHeaders replace the body's model, on the routes of SageMaker (/invocations). The model that counts for a tenant's limits is
-	// the body's.
-	modelHeaders = [...]string{"x-amzn-sagemaker-adapter-identifier", "x-amzn-sagemaker-adapter-alias"}
+	// the body's, and so is the one that the engine gets.
+	modelHeaders = [...]string{InvokedModelHeader, "x-amzn-sagemaker-adapter-alias"}
 )
 
 // LoadReport begins the names, in lower case, of the headers of load reports (ORCA). vLLM adds one to JSON answers, with how full
 // its cache is and how many requests wait, if the request has the header LoadReport + "-format". Neither passes the picker: the
 // load of engines is of no concern to clients.
 const LoadReport = "endpoint-load-metrics"
+
+// InvokedModelHeader is the header, in lower case, from which vLLM takes the model on openai.Invocations. Without it the base model
+// answers, whatever the body says.
+const InvokedModelHeader = "x-amzn-sagemaker-adapter-identifier"
+
+// InvokedModel is the value of InvokedModelHeader that makes the engine serve the model that the body names; empty for none.
+func (d *Decision) InvokedModel() string { return d.invoked }
+
+// invokedModel is the model that the body of a request names, if the engine takes it from a header.
+func invokedModel(in *Request) string {
+	if !in.Invokes {
+		return ""
+	}
+	return modelOf(in.Body)
+}
 
 // steering checks what a request controls in the engine against what its class allows. drop reports that its priority must not
 // reach the engine. It fails with an *Error.
@@ -37,6 +56,9 @@ func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (dro
 		if found, err = openai.SteeringOf(in.Body); err != nil {
 			return false, badRequest(err)
 		}
+	}
+	if model := invokedModel(in); strings.ContainsFunc(model, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return false, UnknownModel(model) // no header can have it
 	}
 	form := false
 	if in.Unparsed && in.Header != nil {

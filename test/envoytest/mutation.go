@@ -22,7 +22,8 @@ const (
 )
 
 // maySet are the headers that a picker can add to a request.
-var maySet = []string{"x-request-id", destinationHeader, "x-data-parallel-rank", "authorization", "content-length"}
+var maySet = []string{"x-request-id", destinationHeader, "x-data-parallel-rank", "authorization", "content-length",
+	"x-amzn-sagemaker-adapter-identifier"}
 
 // ignored are those whose changes Envoy ignores by default.
 func ignored(name string) bool {

@@ -37,6 +37,18 @@ func TestRoutesAreTheEngines(t *testing.T) {
 		r := chat("no model", say("user", text("no model", 300))).with(object{"model": nil})
 		verdict(t, p.repeated(r))
 	})
+	t.Run("invocations", func(t *testing.T) {
+		if !atLeast("0.20") {
+			t.Skipf("vLLM %s takes the model from the body", run.release)
+		}
+		for model, want := range map[string]int{"m": http.StatusOK, "none": http.StatusNotFound} {
+			r := completion("-", ids(11, 40)).with(object{"model": model})
+			r.path = "/invocations"
+			if a := p.try(t.Context(), r); a.status != want {
+				verdict(t, fmt.Errorf("a request for the model %s: status %d, want %d: %.300s", model, a.status, want, a.body))
+			}
+		}
+	})
 	t.Run("each route", func(t *testing.T) {
 		for _, r := range routesOf(t, e) {
 			verdict(t, p.judgeRoute(t, e, r))

@@ -236,7 +236,7 @@ func (x *exchange) parse() *picker.Request {
 	route, ok := routeOf(x.head, x.body.Bytes)
 	if !ok {
 		return &picker.Request{Unparsed: true, Body: x.body.Bytes, Uncached: len(x.body.Bytes) == 0,
-			Saltable: strings.HasSuffix(x.head.whole(), openai.Generate)}
+			Saltable: strings.HasSuffix(x.head.whole(), openai.Generate), Invokes: strings.HasSuffix(x.head.whole(), openai.Invocations)}
 	}
 	if !x.body.TakeIDs(x.out.Hold, route) {
 		return nil

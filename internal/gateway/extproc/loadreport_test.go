@@ -27,3 +27,23 @@ func TestLoadReportsDoNotReachClientsBehindAGateway(t *testing.T) {
 	}
 	h.idle()
 }
+
+// TestInvocationsAreForTheModelOfTheBodyBehindAGateway: vLLM takes their model from a header, and without it serves the base model.
+func TestInvocationsAreForTheModelOfTheBodyBehindAGateway(t *testing.T) {
+	named := make(chan string, 1)
+	h := newHouse(t, Options{}, ServeOptions{}, spec(engine(t, func(w http.ResponseWriter, r *http.Request) {
+		named <- r.Header.Get("X-Amzn-Sagemaker-Adapter-Identifier")
+		_, _ = io.WriteString(w, "{}")
+	})))
+	g := h.envoy(envoytest.Options{Seed: 3})
+	for body, want := range map[string]string{`{"model":"an/adapter","prompt":"x"}`: "an/adapter", `{"prompt":"x"}`: ""} {
+		answer := g.post("/invocations", body, "Content-Type", "application/json", "X-Amzn-Sagemaker-Adapter-Identifier", "another")
+		if answer.StatusCode != http.StatusOK {
+			t.Fatalf("%s: status %d", body, answer.StatusCode)
+		}
+		if got := await(t, named); got != want {
+			t.Errorf("%s: the engine gets the model %q", body, got)
+		}
+	}
+	h.idle()
+}

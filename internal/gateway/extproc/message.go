@@ -61,8 +61,12 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if x.span != nil {
 		x.inject(m)
 	}
+	model := d.InvokedModel()
+	if model != "" {
+		put(m, picker.InvokedModelHeader, model)
+	}
 	d.EachForeignHeader(func(name string) {
-		if x.head.get(name) != "" {
+		if x.head.get(name) != "" && (name != picker.InvokedModelHeader || model == "") {
 			m.RemoveHeaders = append(m.RemoveHeaders, name)
 		}
 	})

@@ -59,6 +59,9 @@ func requestHeader(r *http.Request, ep *endpoint.Endpoint, id string, d *picker.
 		h[rankHeader] = []string{strconv.Itoa(ep.RankHeader)}
 	}
 	d.EachForeignHeader(func(name string) { delete(h, http.CanonicalHeaderKey(name)) })
+	if model := d.InvokedModel(); model != "" {
+		h[http.CanonicalHeaderKey(picker.InvokedModelHeader)] = []string{model}
+	}
 	if value, own := d.Spec().Authorization(); !own {
 		delete(h, "Authorization")
 		delete(h, apiKeyHeader)

@@ -293,7 +293,7 @@ func byLoad(p string) bool {
 }
 
 // generates are those paths of byLoad whose requests are answered like completions.
-var generates = map[string]bool{"/invocations": true, openai.Generate: true}
+var generates = map[string]bool{openai.Invocations: true, openai.Generate: true}
 
 func (p *Proxy) wrongMethod(out *client, allow string) {
 	out.Header().Set("Allow", allow)
@@ -348,7 +348,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	e.pick = picker.Request{
 		ID: out.id, Route: route, Body: body.Bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.Bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
-		Saltable: r.URL.Path == openai.Generate, CutsUsage: true, Splits: true, Steps: out.span.Steps(),
+		Saltable: r.URL.Path == openai.Generate, Invokes: r.URL.Path == openai.Invocations, CutsUsage: true, Splits: true, Steps: out.span.Steps(),
 	}
 	if streams[route] && parsed {
 		e.pick.Streams = func(policy *picker.PolicySpec) { out.comment(route, policy.Comments) }

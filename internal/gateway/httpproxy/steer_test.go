@@ -96,11 +96,35 @@ func TestHeadersThatSteerAreRemoved(t *testing.T) {
 				if status := h.post(path, body, "Authorization", "Bearer k-"+key, name, "1").StatusCode; status != 200 {
 					t.Fatalf("%s %s: status %d", path, name, status)
 				}
-				if r := await(t, "the request", got); (r.header.Get(name) != "") != passes {
-					t.Errorf("%s of %s: the engine gets %q", name, key, r.header.Get(name))
+				want := map[bool]string{true: "1"}[passes]
+				if path == "/invocations" && name == "X-Amzn-Sagemaker-Adapter-Identifier" {
+					want = "m" // the body's
+				}
+				if r := await(t, "the request", got); r.header.Get(name) != want {
+					t.Errorf("%s %s of %s: the engine gets %q", path, name, key, r.header.Get(name))
 				}
 			}
 		}
+	}
+	h.idle()
+}
+
+// TestInvocationsAreForTheModelOfTheBody: vLLM takes their model from a header, and without it serves the base model.
+func TestInvocationsAreForTheModelOfTheBody(t *testing.T) {
+	address, got := seeing(t)
+	h := newHouse(t, Options{}, spec(address))
+	for body, want := range map[string]string{
+		`{"model":"m","prompt":"x"}`: "m", `{"model":"an/adapter","prompt":"x"}`: "an/adapter", `{"prompt":"x"}`: "", `{"model":5}`: "",
+	} {
+		if status := h.post("/invocations", body).StatusCode; status != 200 {
+			t.Fatalf("%s: status %d", body, status)
+		}
+		if r := await(t, "the request", got); r.header.Get("X-Amzn-Sagemaker-Adapter-Identifier") != want || r.body != body {
+			t.Errorf("%s: the engine gets %q and %s", body, r.header, r.body)
+		}
+	}
+	if status := h.post("/invocations", `{"model":"m\r\nX-Evil: 1","prompt":"x"}`).StatusCode; status != 404 {
+		t.Errorf("a model that no header can have: status %d", status)
 	}
 	h.idle()
 }
