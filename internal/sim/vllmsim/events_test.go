@@ -3,7 +3,9 @@ package vllmsim
 import (
 	"context"
 	"encoding/binary"
+	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -20,6 +22,24 @@ type stored struct {
 	Tokens []uint32
 	Name   any
 	Extra  any
+}
+
+func TestAnEngineAtAnAddressOfIPv6BindsFreePortsOfIt(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skipf("no IPv6 here: %v", err)
+	}
+	_ = l.Close()
+	e, err := Start(Config{Host: "::1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for name, address := range map[string]string{"requests": e.Addr(), "events": e.EventsAddr(), "replay": e.ReplayAddr()} {
+		if at, err := netip.ParseAddrPort(address); err != nil || at.Addr() != netip.IPv6Loopback() {
+			t.Errorf("%s at %s: %v", name, address, err)
+		}
+	}
 }
 
 // follow subscribes and returns a function that reads the next batch's events by name.

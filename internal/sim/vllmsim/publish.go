@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -57,7 +58,7 @@ func newPublisher(c Config) (*publisher, error) {
 }
 
 func (p *publisher) open(ctx context.Context, c Config) error {
-	free := c.Host + ":0"
+	free := net.JoinHostPort(c.Host, "0")
 	endpoint, replay := c.Events.Endpoint, c.Events.ReplayEndpoint
 	setDefault(&endpoint, free)
 	setDefault(&replay, free)
