@@ -95,6 +95,9 @@ func (b *Board) Update(now time.Time, state State, live Live) *List {
 	for i := range state.Policies {
 		list.Items = append(list.Items, b.policy(next, now, &state.Policies[i], live))
 	}
+	for i := range state.Routes {
+		list.Items = append(list.Items, b.route(next, now, &state.Routes[i]))
+	}
 	*b = *next
 	return list
 }

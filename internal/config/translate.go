@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
@@ -22,6 +23,7 @@ import (
 type Objects struct {
 	Pools    []*v1alpha1.InferencePool
 	Policies []*v1alpha1.RoutingPolicy
+	Routes   []*ModelRoute
 	Slices   []*discoveryv1.EndpointSlice
 	// Pods of the pools, where there is Kubernetes; those of no pool are ignored.
 	Pods []*corev1.Pod
@@ -42,6 +44,9 @@ type State struct {
 	// Pools and Policies are all of them, by namespace and name, with what became of each.
 	Pools    []PoolState
 	Policies []PolicyState
+	// RouteSpecs are the routes that are applied, and Routes all of them, by namespace and name.
+	RouteSpecs []modelroute.Route
+	Routes     []RouteState
 	// Pods of the pools, by namespace and name; none where endpoints are read from files.
 	Pods []Pod
 	// Problems are why something is not applied, in a stable order.
@@ -97,6 +102,7 @@ type translated struct {
 	endpoints map[types.NamespacedName][]endpoint.Endpoint // by slice
 	inForce   map[types.NamespacedName]string              // name of each pool's policy
 	models    map[string]types.NamespacedName              // the pool of each name that requests can use
+	routes    map[string]types.NamespacedName              // the route of each name that a route has
 }
 
 func newTranslated() translated {
@@ -106,6 +112,7 @@ func newTranslated() translated {
 		endpoints: map[types.NamespacedName][]endpoint.Endpoint{},
 		inForce:   map[types.NamespacedName]string{},
 		models:    map[string]types.NamespacedName{},
+		routes:    map[string]types.NamespacedName{},
 	}
 }
 
@@ -169,6 +176,7 @@ func (t *Translator) Translate(o Objects) State {
 	for _, d := range drafts {
 		n.finishPool(d, endpoints[d.name])
 	}
+	n.translateRoutes(o.Routes, drafts)
 	t.last = n.next
 	sortProblems(n.state.Problems)
 	return n.state

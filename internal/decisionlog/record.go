@@ -38,6 +38,10 @@ type Record struct {
 
 	Pool  string `json:"pool"`
 	Model string `json:"model"`
+	// Route is the ModelRoute that led to the pool, its rule and why; Asked the name of the model that the client has used. Both are empty
+	// without a route.
+	Route string `json:"route,omitempty"`
+	Asked string `json:"asked,omitempty"`
 	// Strategy that was applied, and where the prompt's ids came from.
 	Strategy string `json:"strategy"`
 	Tokens   string `json:"tokens"`

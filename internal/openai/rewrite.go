@@ -117,6 +117,9 @@ func putMember(body []byte, field string, appendValue func([]byte) []byte) (keep
 	return keep, append(appendValue(tail), '}')
 }
 
+// ModelName is a name as ReplaceModel writes it: a JSON string.
+func ModelName(name string) []byte { return appendJSONString(nil, name) }
+
 // ReplaceModel appends body to dst with name in place of the model that Parse has found in it; everything else is kept
 // byte for byte. r must hold what was parsed from body. Bytes of name that are not UTF-8 become U+FFFD.
 func ReplaceModel(dst, body []byte, r *Request, name string) []byte {

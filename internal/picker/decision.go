@@ -47,6 +47,8 @@ type Decision struct {
 	// Targets are the chosen endpoint and its ordered fallbacks.
 	Targets []Target
 
+	routed *Route // nil without a ModelRoute
+
 	view     *view
 	now      timeNow
 	arrived  time.Time // when the request did

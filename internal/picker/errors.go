@@ -58,7 +58,7 @@ func noEndpoint(pool string) *Error {
 }
 
 func noPool() *Error {
-	return &Error{Status: 503, Type: "service_unavailable", Code: "no_pool", Message: "There is no pool to serve the request."}
+	return &Error{Status: 503, Type: "service_unavailable", Code: codeNoPool, Message: "There is no pool to serve the request."}
 }
 
 func queueFull(pool string, after time.Duration) *Error {
@@ -77,6 +77,7 @@ const (
 	codeModelUnknown   = "model_not_found"
 	codeModelForbidden = "model_not_allowed"
 	codeUnsalted       = "cache_salt_unsupported"
+	codeNoPool         = "no_pool"
 )
 
 func unknownTenant(header string) *Error {

@@ -10,6 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
@@ -31,7 +32,10 @@ type Recorder interface {
 // *Error.
 func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, error) {
 	s := new(scratch)
-	v, err := p.current.Load().read(in, &s.request)
+	in.Rename = func(r *openai.Request, model string) ([]byte, bool) {
+		return openai.ReplaceModel(nil, in.Body, r, model), true
+	}
+	v, err := p.read(p.current.Load(), in, &s.request)
 	if err == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
 		err = tooLarge(v.spec.MaxRequestBody)
 	}
@@ -73,6 +77,7 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	policy.Still(v.strategy).Score(&question, s.candidates, s.costs)
 	e := v.explanation(s, &question, &state.prompt, moment, &at)
 	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
+	e.Route = in.Routing.describe(e.Model).reason()
 	return e, nil
 }
 

@@ -44,7 +44,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	}
 	v.tally.recordArrival(state.start)
 	var err error
-	if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, in.Model); err != nil {
+	if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, in.Model, ""); err != nil {
 		return nil, nil, err
 	}
 	current, w, err := p.passOrQueue(&v.admission, s, &state)

@@ -8,7 +8,7 @@ import (
 )
 
 // read parses the request and finds the pool that serves it.
-func (s *snapshot) read(in *Request, r *openai.Request) (*view, error) {
+func (p *Picker) read(s *snapshot, in *Request, r *openai.Request) (*view, error) {
 	if in.Unparsed {
 		return s.any(in)
 	}
@@ -20,6 +20,11 @@ func (s *snapshot) read(in *Request, r *openai.Request) (*view, error) {
 	}
 	if err != nil {
 		return nil, badRequest(err)
+	}
+	if len(s.routes) > 0 || in.Routing != nil {
+		if v, err := p.routed(s, in, r); v != nil || err != nil {
+			return v, err
+		}
 	}
 	v := s.pool(r.Model)
 	if v == nil || in.Pool != "" && v.name != in.Pool {
@@ -42,6 +47,9 @@ func (s *snapshot) any(in *Request) (*view, error) {
 	found := 0
 	err := noPool()
 	pools := s.pools
+	if model := s.unreadable(in); model != "" {
+		return nil, UnknownModel(model)
+	}
 	if in.Pool == "" && len(pools) > 1 {
 		if v := s.pool(modelOf(in.Body)); v != nil {
 			pools = []*view{v}
@@ -68,6 +76,17 @@ func (s *snapshot) any(in *Request) (*view, error) {
 		refused.stats.refused.Add(1)
 	}
 	return nil, err
+}
+
+// unreadable is the model of a request that only a route serves, which needs to read the request; else empty.
+func (s *snapshot) unreadable(in *Request) string {
+	if len(s.routes) == 0 || in.Pool != "" {
+		return ""
+	}
+	if model := modelOf(in.Body); s.routes[model] != nil && s.pool(model) == nil {
+		return model
+	}
+	return ""
 }
 
 // modelOf is the model that a JSON body names, if it does, as engines read it: by its exact name, the last one.

@@ -173,7 +173,17 @@ func (v *view) merged() map[string]ListedModel {
 // nothing can serve are left out. It fails with an *Error when the client is no known tenant of any pool, or lacks the key
 // that the engines of all of them require.
 func (p *Picker) ModelsFor(header func(string) string) ([]Model, error) {
-	return p.current.Load().modelsFor(header, true, (*view).servable)
+	return p.current.Load().offered(header, (*view).servable)
+}
+
+// offered are the models of routes and pools that a client can use. A route hides what a pool has under the same name.
+func (s *snapshot) offered(header func(string) string, counts func(*view) bool) ([]Model, error) {
+	models, err := s.modelsFor(header, true, counts)
+	if err != nil || len(s.routes) == 0 {
+		return models, err
+	}
+	models = slices.DeleteFunc(models, func(m Model) bool { return s.routes[m.Name] != nil })
+	return append(s.routeModels(header), models...), nil
 }
 
 // modelsFor is ModelsFor for the pools that count. Without checked, the engines' keys are left to the engines.

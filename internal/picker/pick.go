@@ -54,7 +54,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	defer p.release(s)
 	r := &s.request
 
-	v, err := p.current.Load().read(in, r)
+	v, err := p.read(p.current.Load(), in, r)
 	s.sequences = sequencesOf(r)
 	if err == nil && in.Again == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
 		err = tooLarge(v.spec.MaxRequestBody)
@@ -68,7 +68,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	} else {
 		v.tally.recordArrival(start)
 		v.retries.recordArrival()
-		if caller, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r)); err != nil {
+		if caller, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r), in.Routing.asked()); err != nil {
 			return nil, p.withModels(in, err)
 		}
 	}
@@ -97,7 +97,8 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 
 	state := &pickState{
-		id: in.ID, dropsPriority: dropsPriority, salt: salt, invoked: invokedModel(in), cutsUsage: in.CutsUsage, again: in.Again != nil,
+		id: in.ID, routing: in.Routing, dropsPriority: dropsPriority, salt: salt, invoked: invokedModel(in), cutsUsage: in.CutsUsage,
+		again:     in.Again != nil,
 		generates: in.Generates, steps: in.Steps, start: start,
 		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
@@ -144,7 +145,8 @@ func endOf(ctx context.Context) Outcome {
 // pickState is what a pick keeps of its request besides the scratch: its caller, where it can go, and its prompt.
 type pickState struct {
 	id        string
-	again     bool // it was picked for before
+	routing   *Routing // nil without a ModelRoute
+	again     bool     // it was picked for before
 	steps     *Steps
 	start     time.Time
 	header    func(name string) string
@@ -425,6 +427,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		takesUsage: state.cutsUsage && !state.unparsed && r.TakesUsage, takesReport: state.cutsUsage && !state.unparsed && r.TakesReport,
 		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
+	d.routed = state.routing.describe(r.Model)
 	d.describeLeg(s, state)
 	if !state.again {
 		d.charge(d.PromptTokens)

@@ -19,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
@@ -90,6 +91,9 @@ type Picker struct {
 type snapshot struct {
 	pools  []*view          // by namespace and name
 	models map[string]*view // by every name a request can use
+	// routes are by the names of models that clients use; nil without any. named are the pools by namespace/name.
+	routes map[string]*modelroute.Route
+	named  map[string]*view
 }
 
 // New returns a picker without pools.
@@ -116,7 +120,9 @@ func New(options Options) *Picker {
 //
 // A pool that cannot be applied (its model's name belongs to another pool) keeps its last good state, and the returned
 // error says why; the other pools are still applied. The error joins a *PoolError for each.
-func (p *Picker) Apply(specs []Spec) error {
+//
+// Requests for a model of one of the routes go where it says, also where a pool has a model of that name.
+func (p *Picker) Apply(specs []Spec, routes ...modelroute.Route) error {
 	p.applyMu.Lock()
 	defer p.applyMu.Unlock()
 	before := p.current.Load()
@@ -144,6 +150,7 @@ func (p *Picker) Apply(specs []Spec) error {
 		kept[v.pool] = v
 		v.admission.view.Store(v)
 	}
+	next.compile(routes)
 	p.current.Store(next)
 	var replaced []*view
 	for _, v := range next.pools {

@@ -71,7 +71,7 @@ func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Reques
 		Request: state.id, Time: state.start, Explanation: *v.explanation(s, question, &state.prompt, decided, &at),
 		Cached: -1, Waited: milliseconds(state.waited),
 	}
-	a.shown.Model, a.shown.Distrusted = d.Model, d.Distrusted
+	a.shown.Model, a.shown.Distrusted, a.shown.Route = d.Model, d.Distrusted, d.routed.reason()
 }
 
 // describe fills in what the decision log gets.
@@ -101,6 +101,9 @@ func (v *view) recordOf(salt decisionlog.Salt, s *scratch, question *policy.Requ
 		Timestamp: state.start.UnixMilli(), Request: state.id, Input: question.PromptTokens, Session: salt.ID(question.Session),
 		Pool: v.spec.Name, Model: s.request.Model, Strategy: string(v.spec.Policy.Strategy.Type), Tokens: state.source.String(), Cached: -1,
 		Candidates: []decisionlog.Candidate{},
+	}
+	if route := state.routing.describe(s.request.Model); route != nil {
+		r.Route, r.Asked = route.reason(), route.Asked
 	}
 	// Keys of its blocks; of its text chunks that should be as long.
 	size, known, key := v.spec.BlockTokens, len(state.keys), func(i int) uint64 { return uint64(state.keys[i]) }

@@ -57,6 +57,11 @@ type Request struct {
 	Invokes bool
 	// CutsUsage: the caller can change the body, and take an event out of the answer.
 	CutsUsage bool
+	// Rename puts another name in place of the model that was parsed from Body, and returns the new body; false if there is no room for it.
+	// Without it, the request goes by no ModelRoute.
+	Rename func(r *openai.Request, model string) (body []byte, room bool)
+	// Routing is set by the pick if a ModelRoute is for the model.
+	Routing *Routing
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
 	// Streams is called before the request waits, if its client asked for a stream, with the policy of its pool; nil is not

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -123,8 +124,9 @@ func (t *TenantsSpec) classOf(name string) *tenant.Class {
 }
 
 // enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error, also where
-// resources are short and the request's priority is low.
-func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model string) (c caller, err error) {
+// resources are short and the request's priority is low. asked is the name by which a client asks a route for the model; empty
+// without a route.
+func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model, asked string) (c caller, err error) {
 	spec := &v.spec.Policy.Admission
 	c.name, c.class, err = spec.Tenants.identify(header)
 	if err == nil {
@@ -136,8 +138,8 @@ func (v *view) enter(short *overload.Manager, now time.Time, header func(string)
 	if spec.Tenants == nil {
 		return c, err
 	}
-	if err == nil && !c.class.Allows(model) {
-		err = modelForbidden(model)
+	if err == nil && !(c.class.Allows(model) && (asked == "" || c.class.Allows(asked))) {
+		err = modelForbidden(cmp.Or(asked, model))
 	}
 	c.label = spec.Tenants.label(c.name, err)
 	if err != nil {
@@ -238,7 +240,7 @@ func (p *Picker) withModels(in *Request, err error) error {
 	if !errors.As(err, &wrong) || wrong.Code != codeModelUnknown && wrong.Code != codeModelForbidden {
 		return err
 	}
-	models, _ := p.current.Load().modelsFor(in.Header, true, func(v *view) bool { return in.Pool == "" || v.name == in.Pool })
+	models, _ := p.current.Load().offered(in.Header, func(v *view) bool { return in.Pool == "" || v.name == in.Pool })
 	if len(models) == 0 {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/logging"
+	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -47,7 +48,7 @@ func (a *app) apply(state config.State) {
 	a.logProblems(before, state)
 
 	var refused map[types.NamespacedName]config.Refusal
-	a.marks.follow(state.Pods, func() { refused = a.applySpecs(state.Specs) })
+	a.marks.follow(state.Pods, func() { refused = a.applySpecs(state.Specs, state.RouteSpecs) })
 	a.setTokens()
 	a.feed()
 	if a.operate != nil {
@@ -67,7 +68,7 @@ func (a *app) apply(state config.State) {
 		endpoints += len(state.Specs[i].Endpoints)
 	}
 	a.log.Info("Objects applied", "pools", len(state.Specs)-len(refused), "endpoints", endpoints,
-		"policies", len(state.Policies), "problems", len(state.Problems)+len(refused))
+		"policies", len(state.Policies), "routes", len(state.RouteSpecs), "problems", len(state.Problems)+len(refused))
 }
 
 // logUnready notes why no request can be served, if none can, and logs it when that changes.
@@ -113,15 +114,15 @@ func (a *app) logProblems(before, now config.State) {
 	}
 }
 
-// applySpecs passes the pools to the picker. A pool that it refuses keeps its last good state, except for the endpoints,
+// applySpecs passes the pools and the routes to the picker. A pool that it refuses keeps its last good state, except for the endpoints,
 // which are updated.
-func (a *app) applySpecs(specs []picker.Spec) map[types.NamespacedName]config.Refusal {
+func (a *app) applySpecs(specs []picker.Spec, routes []modelroute.Route) map[types.NamespacedName]config.Refusal {
 	refused := map[types.NamespacedName]config.Refusal{}
 	specs = slices.Clone(specs)
 	if !a.plan.fit(specs) {
 		logging.Warn(a.log, "Index limited to its share of the container's memory", "index", a.plan.index, "limit", a.plan.limit)
 	}
-	for _, e := range picker.PoolErrors(a.picker.Apply(specs)) {
+	for _, e := range picker.PoolErrors(a.picker.Apply(specs, routes...)) {
 		name := keyOf(e.Namespace, e.Pool)
 		refused[name] = config.Refusal{Err: e.Err}
 		a.log.Error(e, "The picker has refused a pool", "pool", name.String())
@@ -144,7 +145,7 @@ func (a *app) applySpecs(specs []picker.Spec) map[types.NamespacedName]config.Re
 		again = append(again, spec)
 	}
 	if len(refused) > 0 {
-		for _, e := range picker.PoolErrors(a.picker.Apply(again)) {
+		for _, e := range picker.PoolErrors(a.picker.Apply(again, routes...)) {
 			delete(next, keyOf(e.Namespace, e.Pool))
 		}
 	}

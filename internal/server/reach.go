@@ -178,7 +178,7 @@ func (a *app) applyReach() {
 	a.mu.Lock()
 	a.state = state
 	a.mu.Unlock()
-	refused := a.applySpecs(state.Specs)
+	refused := a.applySpecs(state.Specs, state.RouteSpecs)
 	a.feed()
 	a.logUnready(&state, refused)
 }

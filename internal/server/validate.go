@@ -48,7 +48,7 @@ func inspect(ctx context.Context, o *options) (problems []string, summary string
 		problems = append(problems, state.Problems[i].Error())
 	}
 	refused := map[types.NamespacedName]config.Refusal{}
-	for _, e := range picker.PoolErrors(picker.New(picker.Options{}).Apply(state.Specs)) {
+	for _, e := range picker.PoolErrors(picker.New(picker.Options{}).Apply(state.Specs, state.RouteSpecs...)) {
 		refused[keyOf(e.Namespace, e.Pool)] = config.Refusal{Err: e.Err}
 		problems = append(problems, e.Error())
 	}

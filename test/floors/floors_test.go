@@ -32,6 +32,7 @@ func init() {
 			"internal/kvevent",
 			"internal/kvindex",
 			"internal/load",
+			"internal/modelroute",
 			"internal/monotonic",
 			"internal/policy",
 			"internal/spelling",

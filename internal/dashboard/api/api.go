@@ -232,6 +232,8 @@ type Explanation struct {
 	Pool      string `json:"pool"`
 	Model     string `json:"model"`
 	Strategy  string `json:"strategy"`
+	// Route is the ModelRoute that led to the pool, its rule and why; empty without a route.
+	Route string `json:"route,omitempty"`
 	// Tokens is where the prompt's token ids came from; TokensMissing why they are not exact.
 	Tokens        string `json:"tokens"`
 	TokensMissing string `json:"tokensMissing,omitempty"`

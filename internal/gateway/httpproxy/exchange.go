@@ -72,9 +72,9 @@ type exchange struct {
 	// mark of the request, once its body was released; brokeOff reports that too many engines have aborted on it.
 	mark     uint64
 	brokeOff bool
-	// changed: the body is not as received: without its priority, with another cache salt, or asking for usage. mark is that
-	// of the body as received, which the client would send again.
-	changed bool
+	// changed: the body is not as received: for another model, without its priority, with another cache salt, or asking for usage. mark
+	// is that of the body as received, which the client would send again. rewritten: rewrite has changed it.
+	changed, rewritten bool
 	// handed is what the second leg of a request is sent with; nil in other legs.
 	handed *handedOver
 	// asksUsage: the body was made to ask for the usage of the stream; cuts: the usage is taken out of the present answer.
@@ -395,10 +395,10 @@ func markOf(s *circuit.Suspects, r *http.Request, body []byte) uint64 {
 // for usage and for a report of the engine's cache. No attempt has begun. It fails if there is no room for the salt.
 func (e *exchange) rewrite() bool {
 	drops, salt, asks, report := e.decision.DropsPriority(), e.decision.CacheSalt(), e.decision.AsksUsage(), e.decision.AsksReport()
-	if e.changed || !drops && salt == "" && !asks && !report {
+	if e.rewritten || !drops && salt == "" && !asks && !report {
 		return true
 	}
-	e.mark, e.changed = e.marked(), true
+	e.mark, e.changed, e.rewritten = e.marked(), true, true
 	if drops {
 		openai.DropPriority(e.body.Bytes)
 	}
@@ -411,6 +411,18 @@ func (e *exchange) rewrite() bool {
 	}
 	e.pick.Body = e.body.Bytes
 	return true
+}
+
+// rename puts the name of a backend in place of the model in the body. No attempt has begun.
+func (e *exchange) rename(r *openai.Request, model string) (body []byte, room bool) {
+	if !e.changed {
+		e.mark, e.changed = e.marked(), true
+	}
+	if !e.body.Rename(e.body.account.Take, r, model) {
+		return nil, false
+	}
+	e.pick.Body = e.body.Bytes
+	return e.body.Bytes, true
 }
 
 // broke notes that the engine has aborted on the request.

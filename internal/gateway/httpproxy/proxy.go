@@ -350,6 +350,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.Bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
 		Saltable: r.URL.Path == openai.Generate, Invokes: r.URL.Path == openai.Invocations, CutsUsage: true, Splits: true, Steps: out.span.Steps(),
 	}
+	e.pick.Rename = e.rename
 	if streams[route] && parsed {
 		e.pick.Streams = func(policy *picker.PolicySpec) { out.comment(route, policy.Comments) }
 	}

@@ -2,6 +2,7 @@ package request
 
 import (
 	"bytes"
+	"slices"
 	"sync"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -105,6 +106,17 @@ func (b *Buffer) End(take func(more int64) bool, keep int, tail []byte) bool {
 		return false
 	}
 	b.Bytes = append(b.Bytes[:keep], tail...)
+	return true
+}
+
+// Rename puts another name in place of the model that was parsed from the body. It fails when there is no room for it.
+func (b *Buffer) Rename(take func(more int64) bool, r *openai.Request, model string) bool {
+	name := openai.ModelName(model)
+	at, end, size := r.ModelAt, r.ModelEnd, len(b.Bytes)
+	if !b.Grow(take, size+max(0, len(name)-(end-at))) {
+		return false
+	}
+	b.Bytes = slices.Replace(b.Bytes, at, end, name...)
 	return true
 }
 

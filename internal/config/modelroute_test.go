@@ -1,0 +1,103 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+const smallRoute = `apiVersion: kvasir.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: chat}
+spec:
+  models: [chat]
+  rules:
+  - backends:
+    - {pool: m, weight: 9}
+`
+
+func TestARouteIsApplied(t *testing.T) {
+	d := open(t, "pool.yaml", smallPool, "route.yaml", smallRoute)
+	s, problems := load(t, d)
+	wantNoProblem(t, problems)
+	if len(s.RouteSpecs) != 1 || len(s.Routes) != 1 || !s.Routes[0].Served {
+		t.Fatalf("routes %+v", s.Routes)
+	}
+	r := s.RouteSpecs[0]
+	if b := r.Rules[0].Backends[0]; r.Models[0] != "chat" || !r.Rules[0].Sticky || b.Pool != "default/m" || b.Weight != 9 {
+		t.Errorf("route %+v", r)
+	}
+}
+
+func TestWrongRoutesAreRefused(t *testing.T) {
+	long := strings.Repeat("x", 10<<10)
+	for name, tc := range map[string]struct {
+		old, new string
+		problem  []string
+	}{
+		"no models":               {"models: [chat]", "models: []", []string{"spec.models", "Required"}},
+		"a name twice":            {"models: [chat]", "models: [chat, chat]", []string{"spec.models[1]", "Duplicate"}},
+		"a long name":             {"models: [chat]", "models: [" + long + "]", []string{"spec.models[0]", "Too long"}},
+		"a blank in a name":       {"models: [chat]", "models: [a b]", []string{"spec.models[0]", "blanks"}},
+		"no backends":             {"backends:\n    - {pool: m, weight: 9}", "sticky: None", []string{"spec.rules[0].backends", "Required"}},
+		"no weight":               {"weight: 9", "weight: 0", []string{"spec.rules[0].backends", "all weights are 0"}},
+		"a negative weight":       {"weight: 9", "weight: -1", []string{"spec.rules[0].backends[0].weight", "must be 0 to 1000000"}},
+		"a large weight":          {"weight: 9", "weight: 1000001", []string{"spec.rules[0].backends[0].weight", "must be 0 to 1000000"}},
+		"a backend twice":         {"- {pool: m, weight: 9}", "- {pool: m}\n    - {pool: m}", []string{"spec.rules[0].backends[1]", "Duplicate"}},
+		"a pool of another space": {"pool: m", "pool: other/m", []string{"spec.rules[0].backends[0].pool"}},
+		"an unknown field":        {"weight: 9", "weights: 9", []string{"spec.rules[0].backends[0].weights", `did you mean "weight"?`}},
+		"stickiness":              {"- backends:", "- sticky: Always\n    backends:", []string{"spec.rules[0].sticky", `"Session"`}},
+		"an empty match":          {"- backends:", "- matches: [{}]\n    backends:", []string{"spec.rules[0].matches[0]", "a tenant or headers"}},
+		"a header's name":         {"- backends:", "- matches: [{headers: [{name: a b, value: c}]}]\n    backends:", []string{"spec.rules[0].matches[0].headers[0].name"}},
+		"a header twice": {"- backends:", "- matches: [{headers: [{name: a, value: c}, {name: A, value: d}]}]\n    backends:",
+			[]string{"spec.rules[0].matches[0].headers[1].name", "Duplicate"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(smallRoute, tc.old, tc.new, 1)
+			if text == smallRoute {
+				t.Fatal("nothing was replaced")
+			}
+			d := open(t, "pool.yaml", smallPool, "route.yaml", text)
+			s, problems := load(t, d)
+			wantProblem(t, problems, append(tc.problem, "ModelRoute default/chat", "route.yaml")...)
+			if len(s.RouteSpecs) != 0 || len(strings.Join(problems, "")) > 2000 {
+				t.Errorf("applied: %v; problems %.300q", s.RouteSpecs, problems)
+			}
+			write(t, d.file("route.yaml"), smallRoute)
+			s, problems = load(t, d)
+			wantNoProblem(t, problems)
+			write(t, d.file("route.yaml"), text)
+			s, problems = load(t, d)
+			wantProblem(t, problems, "the last good state stays in force")
+			if len(s.RouteSpecs) != 1 {
+				t.Error("the last good state does not stay")
+			}
+		})
+	}
+}
+
+// TestARouteWithAMissingPoolServesTheOthers: as in Gateway API, only the requests for that pool fail.
+func TestARouteWithAMissingPoolServesTheOthers(t *testing.T) {
+	d := open(t, "pool.yaml", strings.Replace(smallPool, "{name: m}, sel", "{name: m, adapters: {discovery: Disabled}}, sel", 1),
+		"route.yaml", smallRoute+"    - {pool: mm}\n    - {pool: m, modelName: other}\n")
+	s, problems := load(t, d)
+	wantProblem(t, problems, "ModelRoute default/chat", "spec.rules[0].backends[1].pool", "Not found", `did you mean "m"?`)
+	wantProblem(t, problems, "spec.rules[0].backends[2].modelName", "other")
+	if len(s.RouteSpecs) != 1 {
+		t.Error("the route is not applied")
+	}
+}
+
+// TestANameBelongsToOneRoute: the one that had it keeps it, and the other one says whose it is.
+func TestANameBelongsToOneRoute(t *testing.T) {
+	d := open(t, "pool.yaml", smallPool, "route.yaml", smallRoute)
+	load(t, d)
+	write(t, d.file("another.yaml"), strings.Replace(smallRoute, "name: chat", "name: another", 1))
+	s, problems := load(t, d)
+	wantProblem(t, problems, "ModelRoute default/another", "spec.models[0]", "chat, a name of ModelRoute default/chat")
+	if len(s.RouteSpecs) != 1 || s.RouteSpecs[0].Name != "chat" {
+		t.Errorf("routes %+v", s.RouteSpecs)
+	}
+	if s.Routes[0].Served || len(s.Routes[0].Problems) != 1 {
+		t.Errorf("state %+v", s.Routes[0])
+	}
+}

@@ -1,0 +1,159 @@
+// Package modelroute decides to which pool a request for a model goes: by the rules of a ModelRoute, the weights of a rule's
+// backends, and its fallbacks.
+//
+// The choice is a function of the route and of one number, the draw. The draw of a request with a session is a hash of the session,
+// so that all replicas send a session to the same backend without exchanging anything. A changed weight moves only as
+// many sessions as it has to: backends are chosen by weighted rendezvous hashing (Schindelhauer and Schomaker, 2005).
+package modelroute
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+// Route says where requests for some models go.
+type Route struct {
+	Namespace, Name string
+	// Models are the names that clients use.
+	Models []string
+	// Rules are tried in order; the first that matches is used.
+	Rules []Rule
+	// Timeout of a request, from its arrival to the end of its answer; 0 for none.
+	Timeout time.Duration
+}
+
+// Rule says where the requests go that it matches.
+type Rule struct {
+	// Matches are alternatives; without any, the rule matches every request.
+	Matches []Match
+	// Sticky keeps the requests of a session with one backend.
+	Sticky bool
+	// Backends share the requests by weight.
+	Backends []Backend
+	// Fallbacks are tried in order when a backend has failed for a cause in On.
+	Fallbacks []Backend
+	On        Causes
+	// Within is how long after a request's arrival it can be sent to a fallback.
+	Within time.Duration
+}
+
+// Match is a condition: all of its parts must hold.
+type Match struct {
+	// Tenant of the request; empty for any.
+	Tenant string
+	// Headers must have exactly these values.
+	Headers []Header
+}
+
+// Header is a request header, by its lower-case name.
+type Header struct{ Name, Value string }
+
+// Backend is a pool under one of its names.
+type Backend struct {
+	// Pool is namespace/name.
+	Pool string
+	// Model is the name that the engines get; empty for the name of the pool's model.
+	Model string
+	// Weight in relation to those of the other backends; 0 for no requests.
+	Weight int
+
+	seed uint64
+}
+
+// Cause is why a backend does not serve a request.
+type Cause uint8
+
+// The causes.
+const (
+	// Full: the pool's queue has refused the request, or the engines' queues have.
+	Full Cause = iota
+	// Cold: the pool has no endpoint at all.
+	Cold
+	// Down: no endpoint of the pool can take requests, or those that were tried have failed.
+	Down
+	// NumCauses is the number of causes.
+	NumCauses int = iota
+)
+
+// String is the value of the metric label.
+func (c Cause) String() string { return [...]string{"full", "cold", "down"}[c] }
+
+// Causes is a set of causes.
+type Causes uint8
+
+// Of is the set of some causes.
+func Of(causes ...Cause) (s Causes) {
+	for _, c := range causes {
+		s |= 1 << c
+	}
+	return s
+}
+
+// Has reports whether a cause is in the set.
+func (s Causes) Has(c Cause) bool { return s&(1<<c) != 0 }
+
+// Prepared is a copy of the route whose rules are ready for Choose.
+func (r *Route) Prepared() *Route {
+	out := *r
+	out.Rules = slices.Clone(r.Rules)
+	for i := range out.Rules {
+		rule := &out.Rules[i]
+		rule.Backends = slices.Clone(rule.Backends)
+		for j := range rule.Backends {
+			b := &rule.Backends[j]
+			b.seed = hash(r.Namespace + "/" + r.Name + "\x00" + b.Pool + "\x00" + b.Model)
+		}
+	}
+	return &out
+}
+
+// Choose returns the index of the backend for a draw; -1 if all weights are 0. Over draws that are evenly distributed, each backend
+// gets its part of the sum of the weights. The order of the backends has no effect.
+func (r *Rule) Choose(draw uint64) int {
+	best, most := -1, 0.0
+	for i := range r.Backends {
+		b := &r.Backends[i]
+		if b.Weight <= 0 {
+			continue
+		}
+		// An exponential variate whose rate is the weight is the smallest with the probability of the weight's share.
+		u := (float64(endpoint.Mix(draw^b.seed)>>11) + 0.5) / (1 << 53)
+		if score := float64(b.Weight) / -math.Log(u); best < 0 || score > most {
+			best, most = i, score
+		}
+	}
+	return best
+}
+
+// Target is the backend of a step: the chosen one at step 0, then the fallbacks.
+func (r *Rule) Target(chosen, step int) *Backend {
+	if step == 0 {
+		return &r.Backends[chosen]
+	}
+	return &r.Fallbacks[step-1]
+}
+
+// Holds reports whether a request fulfils the condition. header reads a header by its lower-case name; nil has none.
+func (m *Match) Holds(tenant string, header func(string) string) bool {
+	if m.Tenant != "" && m.Tenant != tenant {
+		return false
+	}
+	for _, h := range m.Headers {
+		if header == nil || header(h.Name) != h.Value {
+			return false
+		}
+	}
+	return true
+}
+
+// hash is FNV-1a, mixed.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return endpoint.Mix(h)
+}

@@ -1,0 +1,231 @@
+package picker
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/modelroute"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// Routing is where a request goes by its ModelRoute. It belongs to the request, and changes when the request goes to a fallback.
+type Routing struct {
+	route *modelroute.Route
+	rule  *modelroute.Rule
+	index int // of the rule
+	// model is the name that the client has used.
+	model   string
+	arrived time.Time
+	// chosen is the index of the backend, step 0 for it and i for the fallback before i. steady: a session has decided.
+	chosen, step int
+	steady       bool
+	// causes are why the steps before did not serve the request.
+	causes []modelroute.Cause
+}
+
+// Route describes the route of a decision's request to people and their tools.
+type Route struct {
+	// Namespace and Name of the ModelRoute, and the number of the rule from 0.
+	Namespace, Name string
+	Rule            int
+	// Asked is the name of the model that the client has used, Model the one that the engine gets.
+	Asked, Model string
+	// Why the backend was chosen.
+	Why string
+}
+
+// compile resolves the routes of a snapshot: the first one by namespace and name has a name that several want.
+func (s *snapshot) compile(routes []modelroute.Route) {
+	s.named = make(map[string]*view, len(s.pools))
+	for _, v := range s.pools {
+		s.named[v.name] = v
+	}
+	for i := range routes {
+		r := routes[i].Prepared()
+		for _, model := range r.Models {
+			if s.routes == nil {
+				s.routes = map[string]*modelroute.Route{}
+			}
+			if s.routes[model] == nil {
+				s.routes[model] = r
+			}
+		}
+	}
+}
+
+// routed finds the pool of a request that was parsed, by its route if there is one for its model. Without a route the pool is nil, and so
+// is the error.
+func (p *Picker) routed(s *snapshot, in *Request, r *openai.Request) (*view, error) {
+	if in.Routing == nil {
+		route := s.routes[r.Model]
+		if route == nil || in.Rename == nil || in.Pool != "" || r.ModelEnd == 0 {
+			return nil, nil
+		}
+		if in.Routing = p.route(s, route, in, r); in.Routing == nil {
+			return nil, UnknownModel(r.Model)
+		}
+	}
+	target := in.Routing.target()
+	v := s.named[target.Pool]
+	if v == nil {
+		return nil, noBackend(target.Pool)
+	}
+	model := cmp.Or(target.Model, v.spec.Model)
+	if r.Model == model {
+		return v, nil
+	}
+	body, ok := in.Rename(r, model)
+	if !ok {
+		return nil, noMemory()
+	}
+	in.Body = body
+	if err := openai.Parse(in.Route, in.Body, r); err != nil {
+		return nil, badRequest(err)
+	}
+	return v, nil
+}
+
+// route chooses the rule and the backend for a request; nil if no rule matches it.
+func (p *Picker) route(s *snapshot, route *modelroute.Route, in *Request, r *openai.Request) *Routing {
+	for i := range route.Rules {
+		rule := &route.Rules[i]
+		if !s.matches(rule, in) {
+			continue
+		}
+		t := &Routing{route: route, rule: rule, index: i, model: r.Model, arrived: p.now()}
+		draw := uint64(0)
+		if rule.Sticky {
+			if v := s.firstPool(rule); v != nil {
+				draw = session(v.sessionKeys, in.Header, in.Body, r)
+			}
+		}
+		t.steady = draw != 0
+		if !t.steady {
+			draw = rand.Uint64()
+		}
+		if t.chosen = rule.Choose(draw); t.chosen < 0 {
+			return nil
+		}
+		return t
+	}
+	return nil
+}
+
+// firstPool is the pool of the rule's first backend that exists: its policy names the tenants and the sessions.
+func (s *snapshot) firstPool(rule *modelroute.Rule) *view {
+	for i := range rule.Backends {
+		if v := s.named[rule.Backends[i].Pool]; v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+// matches reports whether a rule applies to a request.
+func (s *snapshot) matches(rule *modelroute.Rule, in *Request) bool {
+	return len(rule.Matches) == 0 || slices.ContainsFunc(rule.Matches, func(m modelroute.Match) bool {
+		return m.Holds(s.tenantOf(rule, &m, in.Header), func(name string) string { return HeaderOf(in.Header, name) })
+	})
+}
+
+// tenantOf is the tenant of a request as the rule's first pool identifies it, if the condition is about it.
+func (s *snapshot) tenantOf(rule *modelroute.Rule, m *modelroute.Match, header func(string) string) string {
+	if v := s.firstPool(rule); v != nil && m.Tenant != "" {
+		name, _, err := v.spec.Policy.Admission.Tenants.identify(header)
+		if err == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+// target is the backend that the request is for now.
+func (t *Routing) target() *modelroute.Backend { return t.rule.Target(t.chosen, t.step) }
+
+// asked is the model that the client has named, if it differs from the one that the engine gets; empty without a route.
+func (t *Routing) asked() string {
+	if t == nil {
+		return ""
+	}
+	return t.model
+}
+
+// why is why the present backend was chosen, in words of the objects only.
+func (t *Routing) why() string {
+	if t.step > 0 {
+		return fmt.Sprintf("fallback %d of %d, %s", t.step, len(t.rule.Fallbacks), t.causes[t.step-1])
+	}
+	sum := 0
+	for i := range t.rule.Backends {
+		sum += t.rule.Backends[i].Weight
+	}
+	by := "by chance"
+	if t.steady {
+		by = "by session"
+	}
+	return fmt.Sprintf("weight %d of %d, %s", t.target().Weight, sum, by)
+}
+
+// Routed describes the route that has led to the decision; nil if there was none.
+func (d *Decision) Routed() *Route { return d.routed }
+
+// describe is the route of a decision.
+func (t *Routing) describe(model string) *Route {
+	if t == nil {
+		return nil
+	}
+	return &Route{Namespace: t.route.Namespace, Name: t.route.Name, Rule: t.index, Asked: t.model, Model: model, Why: t.why()}
+}
+
+// String names the rule: namespace/name rule=N.
+func (r *Route) String() string { return r.Namespace + "/" + r.Name + " rule=" + strconv.Itoa(r.Rule) }
+
+// reason is the rule and why the backend was chosen; empty without a route.
+func (r *Route) reason() string {
+	if r == nil {
+		return ""
+	}
+	return r.String() + "; " + r.Why
+}
+
+func noBackend(pool string) *Error {
+	return &Error{Status: 503, Type: "service_unavailable", Code: codeNoPool,
+		Message: fmt.Sprintf("Pool %s, to which the model's route sends the request, does not exist.", pool)}
+}
+
+func noMemory() *Error {
+	return &Error{Status: 503, Type: "service_unavailable", Code: CodeOverloaded, Message: "Too many large requests are under way."}
+}
+
+// routeModels are the names of routes that a client can use: a rule with a backend that serves, and that the client is allowed to use
+// under both names.
+func (s *snapshot) routeModels(header func(string) string) (models []Model) {
+	for name, route := range s.routes {
+		if slices.ContainsFunc(route.Rules, func(rule modelroute.Rule) bool { return s.usable(&rule, name, header) }) {
+			models = append(models, Model{ListedModel: ListedModel{Name: name}, Namespace: route.Namespace})
+		}
+	}
+	slices.SortFunc(models, func(a, b Model) int { return cmp.Compare(a.Name, b.Name) })
+	return models
+}
+
+// usable reports whether a client can use a model by a rule. Headers of other requests are not known, so only the tenant counts.
+func (s *snapshot) usable(rule *modelroute.Rule, model string, header func(string) string) bool {
+	if len(rule.Matches) > 0 && !slices.ContainsFunc(rule.Matches, func(m modelroute.Match) bool {
+		return m.Tenant == "" || m.Tenant == s.tenantOf(rule, &m, header)
+	}) {
+		return false
+	}
+	return slices.ContainsFunc(rule.Backends, func(b modelroute.Backend) bool {
+		v := s.named[b.Pool]
+		if v == nil || b.Weight == 0 || !v.servable() {
+			return false
+		}
+		_, class, err := v.spec.Policy.Admission.Tenants.identify(header)
+		return err == nil && v.spec.checkKey(header) == nil && class.Allows(model) && class.Allows(cmp.Or(b.Model, v.spec.Model))
+	})
+}
