@@ -63,7 +63,7 @@ func init() {
 	add("sequence d: refusals do not say when to try again", "internal/gateway/extproc/refuse.go",
 		"; after != \"\" {\n", "; after == \"\" {\n", "TestSequenceD_Refusals")
 	add("sequence e: the answer's headers are not answered", response,
-		"	x.send(responseHeadersAnswer(x.explained()))\n", "", "TestSequenceE_AnswersComeBackPieceByPiece")
+		"	x.send(responseHeadersAnswer(x.explained(head)))\n", "", "TestSequenceE_AnswersComeBackPieceByPiece")
 	add("sequence f: the empty end of a stream is not answered", response,
 		"	if len(body) == 0 {\n		send(nil, p.end)\n		return\n	}\n", "	if len(body) == 0 {\n		return\n	}\n",
 		"TestSequenceF_EventsAreNotHeldBack")
@@ -84,7 +84,7 @@ func init() {
 		"	case x.request == done: // sent again after its end\n		return nil\n",
 		"	case x.request == done && x.decision == nil:\n		return nil\n", "TestPitfall2_TheEndOfABodyMayComeTwice")
 	add("pitfall 3: headers of the answer are sent back", response,
-		"	x.send(responseHeadersAnswer(x.explained()))\n",
+		"	x.send(responseHeadersAnswer(x.explained(head)))\n",
 		"	echo := &pb.HeaderMutation{}\n	for _, v := range h.GetHeaders().GetHeaders() {\n		put(echo, v.GetKey(), valueOf(v))\n	}\n"+
 			"	x.send(responseHeadersAnswer(&pb.CommonResponse{HeaderMutation: echo}))\n", "TestPitfall3_HeadersAreNotEchoed")
 	add("pitfall 3: headers of the request are sent back", message,
