@@ -49,6 +49,11 @@ type State struct {
 	Totals Totals
 }
 
+// Findings are all findings of a replica, in a fixed order.
+func (s *State) Findings() [6]Finding {
+	return [...]Finding{s.Tokens, s.Predictions, s.Gateways, s.Model, s.Accepted, s.Resources}
+}
+
 // Finding is what a replica has found out about its pool. The zero value is that of one that has not looked yet.
 type Finding struct {
 	Verdict Verdict

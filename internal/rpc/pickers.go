@@ -30,8 +30,8 @@ type Replica struct {
 type PickersOptions struct {
 	// Dial returns how to reach the pickers of a pool (namespace/name); required.
 	Dial func(pool string) (DialOptions, error)
-	// OnChange, if set, is called when an update of a replica can unblock a drain: its first
-	// update, an acknowledged or lifted mark, or another pool or policy. It must not block.
+	// OnChange, if set, is called when an update of a replica can unblock a drain or change a condition: its first update, an acknowledged
+	// or lifted mark, another pool or policy, or another finding. It must not block.
 	OnChange func(pool string)
 	Log      logr.Logger
 	// MinBackoff and MaxBackoff bound the waits between two attempts; defaults 50 ms and 2 s.
@@ -240,12 +240,19 @@ func (p *Pickers) receive(l *watchLink, client *Client, s operatorfeed.State) {
 	}
 }
 
-// sameFooting reports whether two states of a replica agree on what it follows, and whether it can.
+// sameFooting reports whether two states of a replica agree on what it follows, whether it can, and what it has found. The messages of
+// findings can differ: they have counts that change all the time.
 func sameFooting(a, b *operatorfeed.State) bool {
 	if a.Incarnation != b.Incarnation || a.PoolGeneration != b.PoolGeneration || a.PolicyName != b.PolicyName ||
 		a.PolicyGeneration != b.PolicyGeneration || a.Ready != b.Ready || a.Unserved != b.Unserved || len(a.Pods) != len(b.Pods) ||
-		a.AcceptedGeneration != b.AcceptedGeneration || a.Accepted.Verdict != b.Accepted.Verdict || a.Accepted.Reason != b.Accepted.Reason {
+		a.AcceptedGeneration != b.AcceptedGeneration || a.KeyID != b.KeyID {
 		return false
+	}
+	after := b.Findings()
+	for i, before := range a.Findings() {
+		if before.Verdict != after[i].Verdict || before.Reason != after[i].Reason {
+			return false
+		}
 	}
 	for uid, p := range b.Pods {
 		if before, ok := a.Pods[uid]; !ok || before.Draining != p.Draining || before.Synced != p.Synced || before.Degraded != p.Degraded {
