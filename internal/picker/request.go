@@ -55,6 +55,8 @@ type Request struct {
 	Saltable bool
 	// CutsUsage: the caller can change the body, and take an event out of the answer.
 	CutsUsage bool
+	// Facts gets what the pick learns of the request; nil, as without records of use, costs nothing.
+	Facts *Facts
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
 	// Streams is called before the request waits, if its client asked for a stream, with the policy of its pool; nil is not
