@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,7 +34,8 @@ type ModelRouteSpec struct {
 	// Models are the names that clients use, 1 to 16. No other route has them.
 	Models []string `json:"models"`
 	// Rules are tried in order, 1 to 16. A request that matches none is answered as one for a model that does not exist.
-	Rules []ModelRouteRule `json:"rules"`
+	Rules    []ModelRouteRule   `json:"rules"`
+	Timeouts ModelRouteTimeouts `json:"timeouts,omitzero"`
 }
 
 // ModelRouteRule says where the requests go that it matches.
@@ -42,6 +44,13 @@ type ModelRouteRule struct {
 	Matches []ModelRouteMatch `json:"matches,omitempty"`
 	// Backends share the requests by weight, 1 to 8.
 	Backends []ModelRouteBackend `json:"backends"`
+	// Fallback lists up to 4 pools that are tried in order when a backend does not serve a request.
+	Fallback []ModelRouteFallback `json:"fallback,omitempty"`
+	// FallbackOn lists the causes: Full, Cold, Down; all by default.
+	FallbackOn []string `json:"fallbackOn,omitempty"`
+	// FallbackWithinMilliseconds is how long after its arrival a request can go to a fallback, and how long it waits in the queue of its
+	// pool before it does, 1 to 600,000; 10,000 by default.
+	FallbackWithinMilliseconds int32 `json:"fallbackWithinMilliseconds,omitempty"`
 	// Sticky is Session, the default, or None: whether the requests of a session stay with one backend.
 	Sticky string `json:"sticky,omitempty"`
 }
@@ -70,6 +79,28 @@ type ModelRouteBackend struct {
 	ModelName string `json:"modelName,omitempty"`
 }
 
+// ModelRouteFallback is a pool of the route's namespace.
+type ModelRouteFallback struct {
+	// Pool is the name of an InferencePool.
+	Pool string `json:"pool"`
+	// ModelName that the engines get, as in ModelRouteBackend.
+	ModelName string `json:"modelName,omitempty"`
+}
+
+// backend is a fallback as a backend.
+func (f *ModelRouteFallback) backend() *ModelRouteBackend {
+	return &ModelRouteBackend{Pool: f.Pool, ModelName: f.ModelName}
+}
+
+// causes by their names.
+var causes = map[string]modelroute.Cause{"Full": modelroute.Full, "Cold": modelroute.Cold, "Down": modelroute.Down}
+
+// ModelRouteTimeouts bound a request.
+type ModelRouteTimeouts struct {
+	// RequestSeconds from a request's arrival to the end of its answer, 1 to 86,400; 0 for no limit.
+	RequestSeconds int32 `json:"requestSeconds,omitempty"`
+}
+
 // ModelRouteStatus is what a picker has made of the route.
 type ModelRouteStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -82,6 +113,10 @@ const (
 	maxRouteMatches           = 8
 	maxRouteHeaders           = 8
 	maxRouteBackends          = 8
+	maxRouteFallbacks         = 4
+	maxRouteSeconds           = 86_400
+	maxFallbackWithin         = 600_000
+	defaultFallbackWithin     = 10_000
 	maxRouteWeight            = 1_000_000
 	maxModelName              = 256
 	maxHeaderName             = 128
@@ -110,7 +145,32 @@ func decodeRoute(raw []byte) (*ModelRoute, []fault) {
 	for i := range r.Spec.Rules {
 		errs = append(errs, validateRule(spec.Child("rules").Index(i), &r.Spec.Rules[i])...)
 	}
+	errs = append(errs, validateRange(spec.Child("timeouts", "requestSeconds"), r.Spec.Timeouts.RequestSeconds, 0, maxRouteSeconds)...)
 	return &r, faultsOf(errs)
+}
+
+// validateFallback checks the chain of a rule.
+func validateFallback(path *field.Path, rule *ModelRouteRule) field.ErrorList {
+	errs := validateLength(path.Child("fallback"), len(rule.Fallback), 0, maxRouteFallbacks)
+	for i := range rule.Fallback {
+		at := path.Child("fallback").Index(i)
+		errs = append(errs, validateBackend(at, rule.Fallback[i].backend())...)
+		if slices.Contains(rule.Fallback[:i], rule.Fallback[i]) {
+			errs = append(errs, field.Duplicate(at, shorten(rule.Fallback[i].Pool)))
+		}
+	}
+	for i, cause := range rule.FallbackOn {
+		at := path.Child("fallbackOn").Index(i)
+		if _, known := causes[cause]; !known {
+			errs = append(errs, field.NotSupported(at, shorten(cause), sortedKeys(causes)))
+		} else if slices.Contains(rule.FallbackOn[:i], cause) {
+			errs = append(errs, field.Duplicate(at, cause))
+		}
+	}
+	if len(rule.Fallback) == 0 && (len(rule.FallbackOn) > 0 || rule.FallbackWithinMilliseconds != 0) {
+		errs = append(errs, field.Required(path.Child("fallback"), "the pools that fallbackOn and fallbackWithinMilliseconds are about"))
+	}
+	return append(errs, validateRange(path.Child("fallbackWithinMilliseconds"), rule.FallbackWithinMilliseconds, 0, maxFallbackWithin)...)
 }
 
 func validateRule(path *field.Path, rule *ModelRouteRule) field.ErrorList {
@@ -131,6 +191,7 @@ func validateRule(path *field.Path, rule *ModelRouteRule) field.ErrorList {
 	if len(rule.Backends) > 0 && sum == 0 {
 		errs = append(errs, field.Forbidden(path.Child("backends"), "all weights are 0, so that no backend gets a request"))
 	}
+	errs = append(errs, validateFallback(path, rule)...)
 	if rule.Sticky != "" && rule.Sticky != stickySession && rule.Sticky != stickyNone {
 		errs = append(errs, field.NotSupported(path.Child("sticky"), rule.Sticky, []string{stickySession, stickyNone}))
 	}
@@ -302,19 +363,34 @@ func (n *translation) checkBackends(r *ModelRoute, pools map[types.NamespacedNam
 		for j := range r.Spec.Rules[i].Backends {
 			check(path.Child("backends").Index(j), &r.Spec.Rules[i].Backends[j])
 		}
+		for j := range r.Spec.Rules[i].Fallback {
+			check(path.Child("fallback").Index(j), r.Spec.Rules[i].Fallback[j].backend())
+		}
 	}
 	return problems
 }
 
 // route puts a ModelRoute into the picker's words.
 func route(r *ModelRoute) modelroute.Route {
-	out := modelroute.Route{Namespace: r.Namespace, Name: r.Name, Models: r.Spec.Models}
+	out := modelroute.Route{
+		Namespace: r.Namespace, Name: r.Name, Models: r.Spec.Models,
+		Timeout: time.Duration(r.Spec.Timeouts.RequestSeconds) * time.Second,
+	}
 	backend := func(b *ModelRouteBackend) modelroute.Backend {
 		return modelroute.Backend{Pool: r.Namespace + "/" + b.Pool, Model: b.ModelName, Weight: int(weightOf(b))}
 	}
 	for i := range r.Spec.Rules {
 		from := &r.Spec.Rules[i]
-		rule := modelroute.Rule{Sticky: from.Sticky != stickyNone}
+		rule := modelroute.Rule{
+			Sticky: from.Sticky != stickyNone, On: modelroute.Of(modelroute.Full, modelroute.Cold, modelroute.Down),
+			Within: time.Duration(cmp.Or(from.FallbackWithinMilliseconds, defaultFallbackWithin)) * time.Millisecond,
+		}
+		if len(from.FallbackOn) > 0 {
+			rule.On = 0
+			for _, cause := range from.FallbackOn {
+				rule.On |= modelroute.Of(causes[cause])
+			}
+		}
 		for _, m := range from.Matches {
 			match := modelroute.Match{Tenant: m.Tenant}
 			for _, h := range m.Headers {
@@ -324,6 +400,9 @@ func route(r *ModelRoute) modelroute.Route {
 		}
 		for j := range from.Backends {
 			rule.Backends = append(rule.Backends, backend(&from.Backends[j]))
+		}
+		for j := range from.Fallback {
+			rule.Fallbacks = append(rule.Fallbacks, backend(from.Fallback[j].backend()))
 		}
 		out.Rules = append(out.Rules, rule)
 	}

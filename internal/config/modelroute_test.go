@@ -50,6 +50,13 @@ func TestWrongRoutesAreRefused(t *testing.T) {
 		"a header's name":         {"- backends:", "- matches: [{headers: [{name: a b, value: c}]}]\n    backends:", []string{"spec.rules[0].matches[0].headers[0].name"}},
 		"a header twice": {"- backends:", "- matches: [{headers: [{name: a, value: c}, {name: A, value: d}]}]\n    backends:",
 			[]string{"spec.rules[0].matches[0].headers[1].name", "Duplicate"}},
+		"a time-out":           {"  rules:", "  timeouts: {requestSeconds: -1}\n  rules:", []string{"spec.timeouts.requestSeconds"}},
+		"a fallback's pool":    {"- backends:", "- fallback: [{pool: A_B}]\n    backends:", []string{"spec.rules[0].fallback[0].pool"}},
+		"a fallback twice":     {"- backends:", "- fallback: [{pool: m}, {pool: m}]\n    backends:", []string{"spec.rules[0].fallback[1]", "Duplicate"}},
+		"a cause":              {"- backends:", "- fallback: [{pool: m}]\n    fallbackOn: [Slow]\n    backends:", []string{"spec.rules[0].fallbackOn[0]", `"Cold"`}},
+		"causes without pools": {"- backends:", "- fallbackOn: [Full]\n    backends:", []string{"spec.rules[0].fallback", "Required"}},
+		"a long budget": {"- backends:", "- fallback: [{pool: m}]\n    fallbackWithinMilliseconds: 600001\n    backends:",
+			[]string{"spec.rules[0].fallbackWithinMilliseconds"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(smallRoute, tc.old, tc.new, 1)

@@ -3,6 +3,7 @@ package picker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -290,7 +291,11 @@ func (q *admissionQueue) giveUp(w *waiter, err error) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.tickets.Remove(&w.ticket) {
-		q.stats.Gone++
+		if errors.Is(err, context.DeadlineExceeded) { // it goes to a fallback of its route, or its time is over
+			q.stats.Late++
+		} else {
+			q.stats.Gone++
+		}
 		q.end(&w.ticket, err)
 		q.handOver()
 	} else if granted := <-w.over; granted == nil { // it has just been let through

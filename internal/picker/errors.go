@@ -53,7 +53,7 @@ func lowPriority() *Error {
 }
 
 func noEndpoint(pool string) *Error {
-	return &Error{Status: 503, Type: "service_unavailable", Code: "no_endpoint",
+	return &Error{Status: 503, Type: "service_unavailable", Code: codeNoEndpoint,
 		Message: fmt.Sprintf("No endpoint of pool %s can take requests at the moment.", pool)}
 }
 
@@ -62,12 +62,12 @@ func noPool() *Error {
 }
 
 func queueFull(pool string, after time.Duration) *Error {
-	return &Error{Status: 429, Type: "rate_limit_error", Code: "queue_full", RetryAfter: after,
+	return &Error{Status: 429, Type: "rate_limit_error", Code: codeQueueFull, RetryAfter: after,
 		Message: fmt.Sprintf("Pool %s is full, and too many requests wait for it already.", pool)}
 }
 
 func tooLate(pool string, after time.Duration) *Error {
-	return &Error{Status: 429, Type: "rate_limit_error", Code: "queue_timeout", RetryAfter: after,
+	return &Error{Status: 429, Type: "rate_limit_error", Code: codeQueueTimeout, RetryAfter: after,
 		Message: fmt.Sprintf("Pool %s is full, and the request has waited for the longest time allowed.", pool)}
 }
 
@@ -78,6 +78,9 @@ const (
 	codeModelForbidden = "model_not_allowed"
 	codeUnsalted       = "cache_salt_unsupported"
 	codeNoPool         = "no_pool"
+	codeNoEndpoint     = "no_endpoint"
+	codeQueueFull      = "queue_full"
+	codeQueueTimeout   = "queue_timeout"
 )
 
 func unknownTenant(header string) *Error {

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -30,14 +31,13 @@ func (f *Facts) placed(v *view, in *Request, r *openai.Request) {
 		model = modelOf(in.Body)
 	}
 	switch {
-	case in.Routing.asked() != "":
-		f.Model = in.Routing.asked() // a name of a ModelRoute
 	case model == "":
 	case v.identity(model) == v.spec.Model:
 		f.Model = model
 	case slices.Contains(v.spec.Adapters, model), v.spec.DiscoverAdapters && v.discovered(model):
 		f.Model, f.Adapter = model, model
 	}
+	f.Model = cmp.Or(in.Routing.asked(), f.Model)
 }
 
 // entered enters the tenant of a request; it has no effect on nil.

@@ -44,8 +44,8 @@ type scratch struct {
 	shadowOrder []int
 }
 
-// Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error.
-func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error) {
+// pick is Pick for one pool.
+func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error) {
 	start := p.now()
 	if in.Steps != nil {
 		in.Steps.Began = start
@@ -63,6 +63,8 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	if err != nil {
 		return nil, p.refusal(in, err)
 	}
+	ctx, cancel := in.Routing.bound(ctx, p.now())
+	defer cancel()
 	var caller caller
 	if in.Again != nil {
 		caller, start = in.Again.passOn(in.HandedOver), in.Again.arrived

@@ -92,8 +92,9 @@ type snapshot struct {
 	pools  []*view          // by namespace and name
 	models map[string]*view // by every name a request can use
 	// routes are by the names of models that clients use; nil without any. named are the pools by namespace/name.
-	routes map[string]*modelroute.Route
-	named  map[string]*view
+	routes    map[string]*compiledRoute
+	routeList []*compiledRoute // in the order of Apply
+	named     map[string]*view
 }
 
 // New returns a picker without pools.
@@ -150,7 +151,7 @@ func (p *Picker) Apply(specs []Spec, routes ...modelroute.Route) error {
 		kept[v.pool] = v
 		v.admission.view.Store(v)
 	}
-	next.compile(routes)
+	next.compile(routes, before)
 	p.current.Store(next)
 	var replaced []*view
 	for _, v := range next.pools {

@@ -14,7 +14,7 @@ import (
 
 // Routing is where a request goes by its ModelRoute. It belongs to the request, and changes when the request goes to a fallback.
 type Routing struct {
-	route *modelroute.Route
+	*compiledRoute
 	rule  *modelroute.Rule
 	index int // of the rule
 	// model is the name that the client has used.
@@ -23,8 +23,14 @@ type Routing struct {
 	// chosen is the index of the backend, step 0 for it and i for the fallback before i. steady: a session has decided.
 	chosen, step int
 	steady       bool
-	// causes are why the steps before did not serve the request.
-	causes []modelroute.Cause
+	// cause is why the step before did not serve the request.
+	cause modelroute.Cause
+}
+
+// compiledRoute is a route in a snapshot.
+type compiledRoute struct {
+	*modelroute.Route
+	counters *routeCounters // kept across changes of the route
 }
 
 // Route describes the route of a decision's request to people and their tools.
@@ -38,17 +44,26 @@ type Route struct {
 	Why string
 }
 
-// compile resolves the routes of a snapshot: the first one by namespace and name has a name that several want.
-func (s *snapshot) compile(routes []modelroute.Route) {
+// compile resolves the routes of a snapshot: of several that want a name, the first one has it.
+func (s *snapshot) compile(routes []modelroute.Route, before *snapshot) {
 	s.named = make(map[string]*view, len(s.pools))
 	for _, v := range s.pools {
 		s.named[v.name] = v
 	}
 	for i := range routes {
-		r := routes[i].Prepared()
+		r := &compiledRoute{routes[i].Prepared(), &routeCounters{
+			requests: map[string]int64{}, fallbacks: map[string][modelroute.NumCauses]int64{},
+		}}
+		for _, old := range before.routeList {
+			if old.Namespace == r.Namespace && old.Name == r.Name {
+				r.counters = old.counters
+			}
+		}
+		r.counters.keep(r.Route)
+		s.routeList = append(s.routeList, r)
 		for _, model := range r.Models {
 			if s.routes == nil {
-				s.routes = map[string]*modelroute.Route{}
+				s.routes = map[string]*compiledRoute{}
 			}
 			if s.routes[model] == nil {
 				s.routes[model] = r
@@ -74,6 +89,9 @@ func (p *Picker) routed(s *snapshot, in *Request, r *openai.Request) (*view, err
 	if v == nil {
 		return nil, noBackend(target.Pool)
 	}
+	if cause, unserved := v.unserved(p.now()); unserved && in.Routing.can(cause, p.now()) {
+		return nil, noEndpoint(v.spec.Name) // it waits for none
+	}
 	model := cmp.Or(target.Model, v.spec.Model)
 	if r.Model == model {
 		return v, nil
@@ -90,13 +108,13 @@ func (p *Picker) routed(s *snapshot, in *Request, r *openai.Request) (*view, err
 }
 
 // route chooses the rule and the backend for a request; nil if no rule matches it.
-func (p *Picker) route(s *snapshot, route *modelroute.Route, in *Request, r *openai.Request) *Routing {
+func (p *Picker) route(s *snapshot, route *compiledRoute, in *Request, r *openai.Request) *Routing {
 	for i := range route.Rules {
 		rule := &route.Rules[i]
 		if !s.matches(rule, in) {
 			continue
 		}
-		t := &Routing{route: route, rule: rule, index: i, model: r.Model, arrived: p.now()}
+		t := &Routing{compiledRoute: route, rule: rule, index: i, model: r.Model, arrived: p.now()}
 		draw := uint64(0)
 		if rule.Sticky {
 			if v := s.firstPool(rule); v != nil {
@@ -157,7 +175,7 @@ func (t *Routing) asked() string {
 // why is why the present backend was chosen, in words of the objects only.
 func (t *Routing) why() string {
 	if t.step > 0 {
-		return fmt.Sprintf("fallback %d of %d, %s", t.step, len(t.rule.Fallbacks), t.causes[t.step-1])
+		return fmt.Sprintf("fallback %d of %d, %s before", t.step, len(t.rule.Fallbacks), t.cause)
 	}
 	sum := 0
 	for i := range t.rule.Backends {
@@ -178,7 +196,7 @@ func (t *Routing) describe(model string) *Route {
 	if t == nil {
 		return nil
 	}
-	return &Route{Namespace: t.route.Namespace, Name: t.route.Name, Rule: t.index, Asked: t.model, Model: model, Why: t.why()}
+	return &Route{Namespace: t.Namespace, Name: t.Name, Rule: t.index, Asked: t.model, Model: model, Why: t.why()}
 }
 
 // String names the rule: namespace/name rule=N.

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
@@ -38,6 +39,10 @@ func (e *exchange) brokenOff(err error) picker.Outcome {
 		return picker.ClientGone
 	}
 	e.broken = true
+	if errors.Is(err, errOverdue) || errors.Is(err, context.DeadlineExceeded) { // no fault of the engine
+		e.decision.Abandon()
+		e.accounted = true
+	}
 	if !e.accounted {
 		e.aborted(err)
 	}

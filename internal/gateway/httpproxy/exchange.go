@@ -35,6 +35,7 @@ var (
 	errGaveUp    = errors.New("the engine gave the request up")
 	errFull      = errors.New("the engine's queue is full")
 	errEvent     = errors.New("the answer begins with an error")
+	errOverdue   = errors.New("the time of the request's route is over")
 	errStalled   = errors.New("the engine shows no progress")
 )
 
@@ -75,6 +76,10 @@ type exchange struct {
 	// changed: the body is not as received: for another model, without its priority, with another cache salt, or asking for usage. mark
 	// is that of the body as received, which the client would send again. rewritten: rewrite has changed it.
 	changed, rewritten bool
+	// overdue: the time that the request's route sets is over.
+	overdue bool
+	// fallen: the decision was ended, and the request goes to a fallback of its route.
+	fallen bool
 	// handed is what the second leg of a request is sent with; nil in other legs.
 	handed *handedOver
 	// asksUsage: the body was made to ask for the usage of the stream; cuts: the usage is taken out of the present answer.
@@ -99,17 +104,27 @@ func (e *exchange) run(ctx context.Context) {
 	defer func() {
 		e.decision.End(outcome)
 		e.client.span.Ended(outcome)
-		after := e.since()
-		e.client.usage.Ended(e.decision, outcome, after)
-		observer.Ended(e.decision, outcome, after)
+		if !e.fallen {
+			after := e.since()
+			e.client.usage.Ended(e.decision, outcome, after)
+			observer.Ended(e.decision, outcome, after)
+		}
 	}()
 	for range maxRounds {
 		result, in := e.targets(ctx, &outcome), e.pick
 		if result == passed {
 			return
 		}
-		if !e.replan(result, &in) {
-			break
+		switch {
+		case e.overdue:
+			e.giveUp()
+			return
+		case e.replan(result, &in):
+		case e.fallBack(result):
+			in = e.pick
+		default:
+			e.giveUp()
+			return
 		}
 		if err := e.pickAgain(ctx, in); err != nil {
 			e.refused(ctx, &outcome, err)
@@ -134,6 +149,9 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			return result
 		}
 		last = result
+		if e.overdue = ctx.Err() != nil && e.request.Context().Err() == nil; e.overdue {
+			return last
+		}
 		if ctx.Err() != nil {
 			*outcome = picker.ClientGone
 			panic(http.ErrAbortHandler) // a client that only half closed must not take silence for an answer
@@ -171,9 +189,16 @@ func (e *exchange) pickableAgain() bool {
 // pickAgain chooses other targets for the request, after it waited until there is room, if none is free now.
 func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 	in.Again, in.Steps, in.Streams = e.decision, nil, nil
+	if e.fallen {
+		in.Again = nil
+	}
 	d, err := e.proxy.picker.Pick(ctx, &in)
 	if err == nil {
-		e.decision, e.attempt, e.last = d, 0, nil
+		moved := d.Spec().Namespace+"/"+d.Pool != e.decision.Spec().Namespace+"/"+e.decision.Pool
+		e.decision, e.attempt, e.last, e.fallen = d, 0, nil, false
+		if moved {
+			return e.moved()
+		}
 		if in.HandedOver && d.Leg() != picker.DecodeLeg { // only the endpoint that has prefilled is left
 			e.dropHandedOver()
 			e.pick.Splits = false
@@ -186,10 +211,11 @@ func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 
 // refused answers a request for which there was no room in time.
 func (e *exchange) refused(ctx context.Context, outcome *picker.Outcome, err error) {
-	if ctx.Err() != nil {
+	if e.request.Context().Err() != nil {
 		*outcome = picker.ClientGone
 		panic(http.ErrAbortHandler)
 	}
+	e.overdue = ctx.Err() != nil
 	e.client.comments.stop()
 	refusal := (*picker.Error)(nil)
 	if !errors.As(err, &refusal) {
@@ -252,7 +278,8 @@ func (e *exchange) again(r result) bool {
 
 // more reports whether the request can be sent again after a failure: to another endpoint, or alone after a leg.
 func (e *exchange) more(r result) bool {
-	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole) && e.again(r)
+	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole || e.proxy.picker.FallsBack(&e.pick, r == failedFull)) &&
+		e.again(r)
 }
 
 // try sends the request to the present target and passes the answer on, unless it is one to be tried elsewhere.
@@ -346,6 +373,12 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 	if e.request.Context().Err() != nil {
 		return failedConnect // the client has gone; targets checks that before it uses the result
 	}
+	if errors.Is(context.Cause(ctx), errOverdue) {
+		e.decision.Abandon()
+		e.log("Attempt failed", errOverdue)
+		e.client.span.Failed("overdue")
+		return failedFirstByte
+	}
 	if transport.LocalFault(err) {
 		e.log("Attempt failed", err)
 		e.client.span.Failed("local")
@@ -407,24 +440,12 @@ func (e *exchange) rewrite() bool {
 	if salt != "" && !e.body.Salt(e.body.account.Take, salt) {
 		return false
 	}
-	e.asksUsage = asks && e.body.askUsage()
+	e.asksUsage = asks && e.body.askUsage() || e.asksUsage
 	if report {
 		e.body.askReport()
 	}
 	e.pick.Body = e.body.Bytes
 	return true
-}
-
-// rename puts the name of a backend in place of the model in the body. No attempt has begun.
-func (e *exchange) rename(r *openai.Request, model string) (body []byte, room bool) {
-	if !e.changed {
-		e.mark, e.changed = e.marked(), true
-	}
-	if !e.body.Rename(e.body.account.Take, r, model) {
-		return nil, false
-	}
-	e.pick.Body = e.body.Bytes
-	return e.body.Bytes, true
 }
 
 // broke notes that the engine has aborted on the request.

@@ -8,6 +8,10 @@ import (
 
 // giveUp answers when no endpoint has.
 func (e *exchange) giveUp() {
+	if e.overdue {
+		e.client.fail(picker.RequestTimeout())
+		return
+	}
 	if commented := e.client.comments.stop(); commented && e.last != nil {
 		e.client.failAs(e.last)
 		return

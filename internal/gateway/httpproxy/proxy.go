@@ -387,7 +387,9 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		p.refuse(out, request.Memory)
 		return
 	}
-	e.run(r.Context())
+	ctx, cancel := e.within(r.Context())
+	defer cancel()
+	e.run(ctx)
 }
 
 // refusePick answers a request that the picker has refused.

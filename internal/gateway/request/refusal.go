@@ -117,7 +117,7 @@ func reasonOf(e *picker.Error) string {
 		return RefusedModel
 	case http.StatusRequestEntityTooLarge: // another pool takes as much
 		return RefusedTooLarge
-	case http.StatusTooManyRequests:
+	case http.StatusTooManyRequests, http.StatusGatewayTimeout: // the time of a route is over while the request waits
 		return RefusedTooMuch
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return RefusedTenant

@@ -1,0 +1,77 @@
+package httpproxy
+
+import (
+	"context"
+
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// rename puts the name of a backend in place of the model in the body.
+func (e *exchange) rename(r *openai.Request, model string) (body []byte, room bool) {
+	if !e.ownBody() {
+		return nil, false
+	}
+	if !e.changed {
+		e.mark, e.changed = e.marked(), true
+	}
+	if !e.body.Rename(e.body.account.Take, r, model) {
+		return nil, false
+	}
+	e.pick.Body = e.body.Bytes
+	return e.body.Bytes, true
+}
+
+// ownBody makes the body one that can be changed. A connection whose attempt was given up can still read it; only then it is copied. It
+// fails if there is no room for that.
+func (e *exchange) ownBody() bool {
+	if e.body.refs.Load() == 1 {
+		return true
+	}
+	own := e.legBody(len(e.body.Bytes), func(dst []byte) []byte { return append(dst, e.body.Bytes...) })
+	if own == nil {
+		return false
+	}
+	e.mark, e.changed = e.marked(), true
+	e.body.release()
+	e.body, e.pick.Body = own, own.Bytes
+	return true
+}
+
+// fallBack ends the decision if the request can go to a fallback of its route, after a failure of the last target. A request on which
+// engines have aborted goes nowhere else.
+func (e *exchange) fallBack(r result) bool {
+	if e.brokeOff || r == failedLocal || r == failedLeg || !e.again(r) || !e.proxy.picker.FallsBack(&e.pick, e.full) {
+		return false
+	}
+	if r.costs() && (e.unretried || !e.mayRetry()) {
+		return false
+	}
+	e.dropHandedOver()
+	e.decision.End(picker.Failed)
+	e.proxy.options.Observer.Ended(e.decision, picker.Failed, e.since())
+	e.fallen = e.proxy.picker.FallBack(&e.pick, e.full)
+	return true
+}
+
+// moved prepares the request for another pool than before.
+func (e *exchange) moved() error {
+	e.client.span.Picked(e.decision)
+	e.proxy.options.Observer.Picked(e.decision)
+	e.rewritten = false
+	if !e.ownBody() || !e.rewrite() {
+		e.decision.End(picker.Failed)
+		return &request.Memory.Error
+	}
+	return nil
+}
+
+// within is the context for the attempts of a request, which ends with the time that its route sets.
+func (e *exchange) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	left, limited := e.proxy.picker.TimeLeft(&e.pick)
+	if !limited {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, left, errOverdue)
+}
