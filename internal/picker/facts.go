@@ -1,7 +1,6 @@
 package picker
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -30,14 +29,18 @@ func (f *Facts) placed(v *view, in *Request, r *openai.Request) {
 	if in.Unparsed {
 		model = modelOf(in.Body)
 	}
+	asked := model
+	if in.Routing != nil { // by a name that a ModelRoute has
+		asked = in.Routing.model
+	}
+	f.Model, f.Adapter = "", ""
 	switch {
 	case model == "":
 	case v.identity(model) == v.spec.Model:
-		f.Model = model
+		f.Model = asked
 	case slices.Contains(v.spec.Adapters, model), v.spec.DiscoverAdapters && v.discovered(model):
-		f.Model, f.Adapter = model, model
+		f.Model, f.Adapter = asked, model
 	}
-	f.Model = cmp.Or(in.Routing.asked(), f.Model)
 }
 
 // entered enters the tenant of a request; it has no effect on nil.
