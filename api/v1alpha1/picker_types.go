@@ -10,7 +10,7 @@ import (
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="has(self.external) == (self.mode == 'External')",message="external is required when mode is External, and only then"
-// +kubebuilder:validation:XValidation:rule="self.mode == 'Managed' || (!has(self.island) && !has(self.tracing) && !has(self.compatibilityMetrics) && !has(self.profiling) && !has(self.decisionLog))",message="island, tracing, compatibilityMetrics, profiling and decisionLog configure managed pickers; external pickers have flags for them"
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Managed' || (!has(self.island) && !has(self.tracing) && !has(self.compatibilityMetrics) && !has(self.profiling) && !has(self.decisionLog) && !has(self.usageRecords))",message="island, tracing, compatibilityMetrics, profiling, decisionLog and usageRecords configure managed pickers; external pickers have flags for them"
 type Picker struct {
 	// mode Managed runs a Deployment of pickers for the pool; External uses a Service that somebody else runs.
 	// +kubebuilder:default=Managed
@@ -76,6 +76,9 @@ type Picker struct {
 	// decisionLog bounds the log of decisions, to which the policy's decisions.logPercent of the requests are written.
 	// +optional
 	DecisionLog DecisionLog `json:"decisionLog,omitzero"`
+	// usageRecords has each replica record what its requests have used, for billing and audit. Absent, nothing is recorded.
+	// +optional
+	UsageRecords UsageRecords `json:"usageRecords,omitzero"`
 }
 
 // Tracing sends traces of requests to an OpenTelemetry collector, by OTLP.
@@ -122,6 +125,27 @@ const (
 // +kubebuilder:validation:MinProperties=1
 type DecisionLog struct {
 	// size that the log can take on the node's disk, at least 4Mi; the oldest quarter is removed when it is full.
+	// +kubebuilder:default="256Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('4Mi')) >= 0",message="size must be at least 4Mi"
+	// +optional
+	Size resource.Quantity `json:"size,omitempty,omitzero"`
+}
+
+// UsageRecords defines where a replica keeps records of what its requests have used.
+//
+// +kubebuilder:validation:MinProperties=1
+type UsageRecords struct {
+	// file keeps the records in files on the node's disk, which the picker serves at /usage-log. They are lost with the pod.
+	// +optional
+	File UsageFile `json:"file,omitzero"`
+}
+
+// UsageFile bounds the files with records of use of one replica.
+//
+// +kubebuilder:validation:MinProperties=1
+type UsageFile struct {
+	// size that the files can take on the node's disk, at least 4Mi; the oldest quarter is removed when they are full. A
+	// record takes about 600 bytes.
 	// +kubebuilder:default="256Mi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('4Mi')) >= 0",message="size must be at least 4Mi"
 	// +optional

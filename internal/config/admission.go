@@ -56,7 +56,7 @@ func tenantsSpec(t *v1alpha1.Tenants, priorities map[string]picker.Priority) *pi
 	for i := range t.Classes {
 		c := &t.Classes[i]
 		class := &tenant.Class{
-			Weight: int(c.Weight), RequestsPerMinute: int(c.RequestsPerMinute), TokensPerMinute: c.TokensPerMinute,
+			Name: c.Name, Weight: int(c.Weight), RequestsPerMinute: int(c.RequestsPerMinute), TokensPerMinute: c.TokensPerMinute,
 			MaxConcurrent: int(c.MaxConcurrent), Models: c.Models,
 			SetsPriority: slices.Contains(c.EngineFields, v1alpha1.EngineFieldPriority),
 			SetsTransfer: slices.Contains(c.EngineFields, v1alpha1.EngineFieldKVTransfer),

@@ -39,7 +39,7 @@ func TestAdmissionIsTranslated(t *testing.T) {
 		"keys.yaml", keysSecret(`acme: '{"class":"gold","sha256":["`+keyHash("k")+`"]}'`)))
 	wantNoProblem(t, problems)
 	got := only(t, s).Policy.Admission
-	basic := &tenant.Class{Weight: 1, RequestsPerMinute: 60, MaxConcurrent: 4, Capped: true, MaxLevel: -10}
+	basic := &tenant.Class{Name: "default", Weight: 1, RequestsPerMinute: 60, MaxConcurrent: 4, Capped: true, MaxLevel: -10}
 	want := picker.AdmissionSpec{
 		Queue: true, WaitBudget: 250 * time.Millisecond, Slowdown: 2.5, GatewayLag: gatewayLag,
 		Limits:     admission.Limits{Requests: 7, Bytes: 1 << 20, TTL: 9 * time.Second, NewestFirst: true},
@@ -49,7 +49,7 @@ func TestAdmissionIsTranslated(t *testing.T) {
 			Default: basic, Salts: true,
 			Classes: map[string]*tenant.Class{
 				"default": basic,
-				"gold":    {Weight: 8, TokensPerMinute: 5_000_000, Models: []string{"Qwen/*", "sql-lora"}, SetsTransfer: true},
+				"gold":    {Name: "gold", Weight: 8, TokensPerMinute: 5_000_000, Models: []string{"Qwen/*", "sql-lora"}, SetsTransfer: true},
 			},
 		},
 	}

@@ -19,7 +19,7 @@ func TestACopyHasEveryKeptRecordOnce(t *testing.T) {
 
 	again := open(t, Options{Dir: dir, FileBytes: 1 << 10, Files: 3})
 	defer again.Close()
-	f, err := os.OpenFile(filepath.Join(dir, current), os.O_WRONLY|os.O_APPEND, 0)
+	f, err := os.OpenFile(filepath.Join(dir, fileName+".jsonl"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func TestWhatIsWrittenIsReadSortedByTime(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// The same lines are a trace.
-	b, err := os.ReadFile(filepath.Join(dir, current))
+	b, err := os.ReadFile(filepath.Join(dir, fileName+".jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestALogGoesOnAfterAKill(t *testing.T) {
 	salt := w.Salt()
 	w.Write(record(1))
 	w.Close()
-	f, err := os.OpenFile(filepath.Join(dir, current), os.O_WRONLY|os.O_APPEND, 0)
+	f, err := os.OpenFile(filepath.Join(dir, fileName+".jsonl"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,10 +173,8 @@ func TestALogGoesOnAfterAKill(t *testing.T) {
 
 func TestAFullDiskIsToldAndPasses(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{Dir: dir, FileBytes: 1 << 10, Files: 2}
-	w := open(t, o)
+	w := open(t, Options{Dir: dir, FileBytes: 1 << 10, Files: 2, Now: func() time.Time { return time.Unix(0, 0) }})
 	// A directory where an ended file would go: renaming fails.
-	w.options.Now = func() time.Time { return time.Unix(0, 0) }
 	blocked := filepath.Join(dir, "decisions-19700101T000000.000000000.jsonl")
 	if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o700); err != nil {
 		t.Fatal(err)
@@ -381,48 +379,5 @@ func TestALogBecomesATrace(t *testing.T) {
 	}
 	if _, err := trace.ReadGzip(&text); err != nil {
 		t.Errorf("it is no trace: %v", err)
-	}
-}
-
-// tight is a file on a disk with little room.
-type tight struct {
-	text  []byte
-	room  int
-	stuck bool // it cannot be made shorter
-}
-
-func (f *tight) Write(p []byte) (int, error) {
-	n := min(len(p), f.room-len(f.text))
-	f.text = append(f.text, p[:n]...)
-	if n < len(p) {
-		return n, syscall.ENOSPC
-	}
-	return n, nil
-}
-
-func (f *tight) Truncate(size int64) error {
-	if f.stuck {
-		return syscall.EIO
-	}
-	f.text = f.text[:size]
-	return nil
-}
-
-// TestAFullDiskLeavesNoTornLine: a record that does not fit is taken back, and if that fails, it is reported.
-func TestAFullDiskLeavesNoTornLine(t *testing.T) {
-	f := &tight{room: 13}
-	size, whole, err := appendLine(f, 0, []byte("one line\n"))
-	if err != nil || !whole {
-		t.Fatal(whole, err)
-	}
-	if size, whole, err = appendLine(f, size, []byte("another\n")); err == nil || !whole || size != 9 {
-		t.Errorf("size %d, whole %v, %v", size, whole, err)
-	}
-	f.room = 100
-	if _, _, err = appendLine(f, size, []byte("a third\n")); err != nil || string(f.text) != "one line\na third\n" {
-		t.Errorf("%q, %v", f.text, err)
-	}
-	if _, whole, err = appendLine(&tight{room: 3, stuck: true}, 0, []byte("another\n")); err == nil || whole {
-		t.Errorf("whole %v, %v", whole, err)
 	}
 }

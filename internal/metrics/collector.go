@@ -36,6 +36,8 @@ type Sources struct {
 	Scrapes func() []scrape.Stats
 	// Peers is what is exchanged with other pickers; nil where nothing is.
 	Peers func() *Peers
+	// Usage is where records of use go; nil where there are none.
+	Usage func() []UsageSink
 	// Decisions are the records of the decision log; nil where there is none.
 	Decisions func() *Decisions
 	// Memory is (*budget.Budget).Stats.
@@ -200,7 +202,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, divergent,
 		reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
-		assumptions, decisionRecords,
+		assumptions, decisionRecords, usageRecords,
 	} {
 		out <- d
 	}
@@ -266,6 +268,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if c.sources.Overload != nil {
 		s := c.sources.Overload()
 		collectOverload(out, &s)
+	}
+	if c.sources.Usage != nil {
+		collectUsage(out, c.sources.Usage())
 	}
 	if c.sources.Decisions != nil {
 		if d := c.sources.Decisions(); d != nil {

@@ -25,6 +25,15 @@ var clientPaths = map[string]struct{ post bool }{
 // ClientPaths lists the paths outside Prefix that clients of engines use, in order. Below them are no others.
 func ClientPaths() []string { return slices.Sorted(maps.Keys(clientPaths)) }
 
+// UnreadPath reports whether path is one below Prefix that takes POST only, and whose bodies no Route describes.
+func UnreadPath(path string) bool {
+	switch path {
+	case Prefix + "/audio/transcriptions", Prefix + "/audio/translations", Prefix + "/rerank", Prefix + "/score":
+		return true
+	}
+	return false
+}
+
 // ClientPath reports whether path is one of ClientPaths, and whether it takes POST only.
 func ClientPath(path string) (post, ok bool) {
 	p, ok := clientPaths[path]

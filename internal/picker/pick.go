@@ -55,6 +55,7 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	r := &s.request
 
 	v, err := p.read(p.current.Load(), in, r)
+	in.Facts.placed(v, in, r)
 	s.sequences = sequencesOf(r)
 	if err == nil && in.Again == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
 		err = tooLarge(v.spec.MaxRequestBody)
@@ -68,7 +69,8 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error)
 	} else {
 		v.tally.recordArrival(start)
 		v.retries.recordArrival()
-		if caller, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r), in.Routing.asked()); err != nil {
+		caller, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r), in.Routing.asked())
+		if in.Facts.entered(v, &caller); err != nil {
 			return nil, p.withModels(in, err)
 		}
 	}

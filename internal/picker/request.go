@@ -62,6 +62,8 @@ type Request struct {
 	Rename func(r *openai.Request, model string) (body []byte, room bool)
 	// Routing is set by the pick if a ModelRoute is for the model.
 	Routing *Routing
+	// Facts gets what the pick learns of the request; nil, as without records of use, costs nothing.
+	Facts *Facts
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
 	// Streams is called before the request waits, if its client asked for a stream, with the policy of its pool; nil is not

@@ -11,7 +11,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
-	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
@@ -48,9 +47,9 @@ type app struct {
 	observing     // http.go: what people and their tools see
 }
 
-func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *tracing.Tracer) *app {
+func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *app {
 	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica}
-	a.decisions, a.tracer = decisions, tracer
+	a.records, a.tracer = kept, tracer
 	a.refused, a.applied, a.board = map[types.NamespacedName]config.Refusal{}, map[types.NamespacedName]picker.Spec{}, config.NewBoard()
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.plan = ownPlan()
@@ -66,8 +65,8 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 		Renderer: renderer{a.renderer, &a.releases}, Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
 		Island: o.island, Recorder: a.ring, Overload: a.overload, Log: log.WithName("picker"),
 	}
-	if decisions != nil {
-		choosing.Decisions = decisions
+	if a.decisions != nil {
+		choosing.Decisions = a.decisions
 	}
 	a.picker = picker.New(choosing)
 	room := budget.NewRoom(a.plan.events)
@@ -115,7 +114,7 @@ func newApp(log logr.Logger, o *options, decisions *decisionlog.Writer, tracer *
 // proxyOptions are those of the proxy. The plan bounds its descriptors.
 func (a *app) proxyOptions(observer request.Observer, tracer *tracing.Tracer) httpproxy.Options {
 	return httpproxy.Options{
-		Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer, Unreachable: a.unreachable,
+		Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer, Usage: a.usage.log(), Unreachable: a.unreachable,
 		Overload: a.overload, MaxRequests: a.plan.requests, MaxIdle: a.plan.idle, Log: a.log.WithName("proxy"),
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"io"
 	"net/http"
 
 	"github.com/go-logr/logr"
@@ -33,15 +34,20 @@ func openDecisions(o *decisionlog.Options, log logr.Logger) (*decisionlog.Writer
 
 // serveDecisionLog answers with the kept records of the decision log, the oldest first.
 func (a *app) serveDecisionLog(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if a.decisions == nil {
 		http.Error(w, "the picker has no --decision-log", http.StatusNotFound)
 		return
 	}
+	a.serveLines(w, a.decisions.Copy)
+}
+
+// serveLines answers with records, one JSON object a line.
+func (a *app) serveLines(w http.ResponseWriter, copyTo func(io.Writer) error) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	if err := a.decisions.Copy(w); err != nil {
-		a.log.V(1).Info("Sending the decision log failed", "reason", err.Error())
+	if err := copyTo(w); err != nil {
+		a.log.V(1).Info("Sending records failed", "reason", err.Error())
 		panic(http.ErrAbortHandler) // the client must not take a part for all of it
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/usagelog"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -45,6 +46,7 @@ type options struct {
 
 	island    string
 	decisions decisionlog.Options
+	usage     usagelog.FileOptions
 }
 
 // described is what the help says besides the flags.
@@ -57,7 +59,7 @@ var described = flags.Program{
 		{Title: "What is served", Prefixes: []string{
 			"engines", "model", "standalone", "validate", "pool", "gateway-pool", "kubeconfig", "key-file", "island"}},
 		{Title: "Addresses", Prefixes: []string{"proxy-address", "health-address", "metrics-", "events-address"}},
-		{Title: "Logs and traces", Prefixes: []string{"log-", "decision-log", "tracing-", "pprof", "compat-metrics"}},
+		{Title: "Logs and traces", Prefixes: []string{"log-", "decision-log", "usage-log", "tracing-", "pprof", "compat-metrics"}},
 		{Title: "Start and end", Prefixes: []string{"lame-duck", "drain-timeout", "version"}},
 		{Title: "Gateways", Prefixes: []string{"ext-proc"}},
 		{Title: "Reporters", Prefixes: []string{"report-"}},
@@ -129,6 +131,9 @@ func (o *options) flags(f *flag.FlagSet) (level *string) {
 	f.StringVar(&o.decisions.Dir, "decision-log", "", "`directory` for records of decisions and their outcomes, for the share of requests that policies set (decisions.logPercent); empty for none")
 	f.Int64Var(&o.decisions.FileBytes, "decision-log-bytes", 64<<20, "size at which a new file of that log begins")
 	f.IntVar(&o.decisions.Files, "decision-log-files", 4, "number of its files that are kept")
+	f.StringVar(&o.usage.Dir, "usage-log", "", "`directory` for records of what each request has used, for billing and audit; empty for none")
+	f.Int64Var(&o.usage.FileBytes, "usage-log-bytes", 64<<20, "size at which a new file of that log begins")
+	f.IntVar(&o.usage.Files, "usage-log-files", 4, "number of its files that are kept; older ones are removed")
 	return level
 }
 
@@ -147,6 +152,8 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
 	case o.decisions.FileBytes < 1<<10 || o.decisions.Files < 1:
 		return errors.New("--decision-log-bytes, --decision-log-files: want at least 1024 and 1")
+	case o.usage.FileBytes < 1<<10 || o.usage.Files < 1:
+		return errors.New("--usage-log-bytes, --usage-log-files: want at least 1024 and 1")
 	case o.drainTimeout < 0:
 		return fmt.Errorf("--drain-timeout %s: want at least 0", o.drainTimeout)
 	case o.lameDuck < 0:

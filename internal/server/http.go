@@ -19,7 +19,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
-	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
@@ -56,13 +55,13 @@ const statusEvery, liveEvery = 5 * time.Second, 500 * time.Millisecond
 
 // observing is what people and their tools see of the picker.
 type observing struct {
-	requests  *metrics.Requests
-	compat    *metrics.Compat     // nil without other names for metrics
-	tracer    *tracing.Tracer     // nil without tracing
-	decisions *decisionlog.Writer // the decision log, nil without one
-	started   time.Time
-	ring      *dashboard.Ring
-	recent    *dashboard.Recent
+	requests *metrics.Requests
+	compat   *metrics.Compat // nil without other names for metrics
+	tracer   *tracing.Tracer // nil without tracing
+	records
+	started time.Time
+	ring    *dashboard.Ring
+	recent  *dashboard.Recent
 
 	lately   sync.Mutex // guards what follows
 	lastLive api.Live
@@ -87,7 +86,7 @@ func answer(w http.ResponseWriter, why string) {
 	_, _ = w.Write([]byte(why + "\n")) // a client that has gone misses the answer
 }
 
-// metricsHandler serves /metrics, and diagnostics: /status, /decisions, /decision-log, /prefixes, /history and /explain; and
+// metricsHandler serves /metrics, and diagnostics: /status, /decisions, /decision-log, /usage-log, /prefixes, /history and /explain; and
 // /debug/pprof to some clients.
 func (a *app) metricsHandler(registry *prometheus.Registry, profiles profiles) http.Handler {
 	mux := http.NewServeMux()
@@ -95,6 +94,7 @@ func (a *app) metricsHandler(registry *prometheus.Registry, profiles profiles) h
 	mux.HandleFunc("GET /status", a.serveStatus)
 	dashboard.Register(mux, dashboard.Data{Ring: a.ring, Prefixes: a.picker.Prefixes, Explain: a.picker.Explain, History: a.recent.History})
 	mux.HandleFunc("GET /decision-log", a.serveDecisionLog)
+	mux.HandleFunc("GET /usage-log", a.serveUsageLog)
 	serveProfiles(mux, profiles)
 	return mux
 }
@@ -276,7 +276,7 @@ func (a *app) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
 		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, RefusedReports: a.refusedReports, Scrapes: a.scraper.Stats,
 		Strangers: a.dialIn.reception.Strangers,
-		Peers:     a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Memory: a.budget.Stats,
+		Peers:     a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Usage: a.usageStats, Memory: a.budget.Stats,
 		Overload: a.overload.State,
 	})}
 	if a.compat != nil {

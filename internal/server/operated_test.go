@@ -26,6 +26,9 @@ var operated = map[string]string{
 	"model-root":         "model: {name: m, tokenizer: {type: Volume, volume: {persistentVolumeClaim: {name: c}}}}",
 	"pprof":              "picker: {profiling: Enabled}",
 	"tracing-endpoint":   "picker: {tracing: {endpoint: 'http://c:4317'}}",
+	"usage-log":          "picker: {usageRecords: {file: {}}}",
+	"usage-log-bytes":    "picker: {usageRecords: {file: {size: 1Gi}}}",
+	"usage-log-files":    "picker: {usageRecords: {file: {}}}",
 	"tracing-ratio":      "picker: {tracing: {endpoint: 'http://c:4317', samplePercent: 1}}",
 }
 
@@ -158,12 +161,15 @@ func TestWhatPoolsChooseReachesThePicker(t *testing.T) {
 	}
 	o := options(`
 placement: {islands: [{name: here}]}
-picker: {island: here, maxRequestBody: 512Mi, decisionLog: {size: 40Mi}, tracing: {endpoint: 'https://c:4318', samplePercent: 5}}`)
+picker: {island: here, maxRequestBody: 512Mi, decisionLog: {size: 40Mi}, usageRecords: {file: {size: 20Mi}}, tracing: {endpoint: 'https://c:4318', samplePercent: 5}}`)
 	if o.island != "here" || o.tracing.endpoint != "https://c:4318" || o.tracing.ratio == nil || *o.tracing.ratio != 0.05 {
 		t.Errorf("island %q, traces %+v", o.island, o.tracing)
 	}
 	if o.decisions.Dir == "" || o.decisions.FileBytes*int64(o.decisions.Files) != 40<<20 {
 		t.Errorf("a decision log of %d files of %d bytes in %q, want 40 MiB", o.decisions.Files, o.decisions.FileBytes, o.decisions.Dir)
+	}
+	if o.usage.Dir == "" || o.usage.FileBytes*int64(o.usage.Files) != 20<<20 {
+		t.Errorf("a usage log of %d files of %d bytes in %q, want 20 MiB", o.usage.Files, o.usage.FileBytes, o.usage.Dir)
 	}
 	if o.gateways.maxMessage <= 512<<20 {
 		t.Errorf("messages of %d bytes, less than the largest body", o.gateways.maxMessage)
@@ -171,7 +177,7 @@ picker: {island: here, maxRequestBody: 512Mi, decisionLog: {size: 40Mi}, tracing
 	if o := options("engine: {ports: {events: 6000}, events: {source: Listen}}\npicker: {replicas: 1}"); o.eventsAddress != ":6000" {
 		t.Errorf("engines connect to %q, want the port of the pool", o.eventsAddress)
 	}
-	if o := options(""); o.decisions.Dir == "" || o.pprof || o.gateways.compat || o.tracing.endpoint != "" || o.island != "" {
+	if o := options(""); o.decisions.Dir == "" || o.pprof || o.gateways.compat || o.tracing.endpoint != "" || o.usage.Dir != "" || o.island != "" {
 		t.Errorf("a pool with all defaults has %+v", o)
 	}
 }

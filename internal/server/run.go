@@ -142,17 +142,17 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	decisions, closeDecisions, err := openDecisions(&o.decisions, log)
+	kept, closeRecords, err := openRecords(o, log)
 	if err != nil {
 		return err
 	}
-	defer closeDecisions()
+	defer closeRecords()
 	tracer, closeTracing, err := openTracing(ctx, &o.tracing, log)
 	if err != nil {
 		return err
 	}
 	defer closeTracing()
-	a := newApp(log, o, decisions, tracer)
+	a := newApp(log, o, kept, tracer)
 	defer a.close()
 	if err := a.newSync(o); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -78,6 +79,7 @@ type Pass struct {
 	meter    *meter
 	class    *Class
 	released bool
+	charged  atomic.Int64
 }
 
 // Take counts a request of a tenant, or refuses it: then the pass is nil, and after is how long to wait before it can
@@ -111,7 +113,11 @@ func (p *Pass) CountsTokens() bool { return p != nil && p.class.TokensPerMinute 
 
 // Charge counts tokens that the request has used, of its prompt or its answer. It can be called after Release.
 func (p *Pass) Charge(now time.Time, tokens int) {
-	if !p.CountsTokens() || tokens <= 0 {
+	if p == nil || tokens <= 0 {
+		return
+	}
+	p.charged.Add(int64(tokens))
+	if !p.CountsTokens() {
 		return
 	}
 	p.meters.mu.Lock()
@@ -120,6 +126,14 @@ func (p *Pass) Charge(now time.Time, tokens int) {
 	p.meters.changed(p.meter)
 	p.meter.tokens.fill(now, float64(p.class.TokensPerMinute))
 	p.meter.tokens.left -= float64(tokens)
+}
+
+// Charged is how many tokens were charged so far.
+func (p *Pass) Charged() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.charged.Load()
 }
 
 // Rate is a limit for each minute, and what is left of it. The zero Rate is no limit.

@@ -25,6 +25,7 @@ const (
 
 // Class is what each of its tenants is allowed to use. Zero limits are no limits.
 type Class struct {
+	Name string
 	// Weight of each tenant in the queue, at least 1.
 	Weight            int
 	RequestsPerMinute int

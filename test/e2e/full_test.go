@@ -52,8 +52,11 @@ func TestAPickerStartsAndServesOnAFullDisk(t *testing.T) {
 		t.Skip("there is no /dev/full")
 	}
 	log := t.TempDir()
-	if err := os.Symlink("/dev/full", filepath.Join(log, "decisions.jsonl")); err != nil {
-		t.Fatal(err)
+	files := map[string]string{"kvasir_decision_log_records_total": filepath.Join(log, "decisions.jsonl"), "kvasir_usage_records_total": filepath.Join(log, "usage.jsonl")}
+	for _, file := range files {
+		if err := os.Symlink("/dev/full", file); err != nil {
+			t.Fatal(err)
+		}
 	}
 	f := newFleetWith(t, 1, vllmsim.Config{}, "RoundRobin", func(f *fleet) {
 		f.write("policy.yaml", `apiVersion: kvasir.dev/v1alpha1
@@ -64,7 +67,7 @@ spec:
   strategy: {type: RoundRobin}
   decisions: {logPercent: 100}
 `)
-		f.args = []string{"--decision-log", log}
+		f.args = []string{"--decision-log", log, "--usage-log", log}
 	})
 	ask := func() {
 		if a := f.do("/v1/completions", completion([]int{1, 2, 3}, 1)); a.status != http.StatusOK {
@@ -72,14 +75,14 @@ spec:
 		}
 	}
 	ask()
-	f.until("the record is counted as dropped", func() bool {
-		return f.metric("kvasir_decision_log_records_total", `result="dropped"`) > 0
-	})
-	if err := os.Remove(filepath.Join(log, "decisions.jsonl")); err != nil {
-		t.Fatal(err)
+	for metric, file := range files {
+		f.until("the record is counted as dropped: "+metric, func() bool { return f.metric(metric, `result="dropped"`) > 0 })
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		f.until("records are written again: "+metric, func() bool {
+			ask()
+			return f.metric(metric, `result="written"`) > 0
+		})
 	}
-	f.until("records are written again", func() bool {
-		ask()
-		return f.metric("kvasir_decision_log_records_total", `result="written"`) > 0
-	})
 }

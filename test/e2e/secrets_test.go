@@ -46,10 +46,10 @@ const (
 // and through a gateway, to a picker with the most verbose log; then it searches for the words in all output of the picker, also of its
 // crash, which leaves no core to search.
 func TestNothingIsToldOfRequests(t *testing.T) {
-	log, extProc, crashed := t.TempDir(), freeAddress(t), t.TempDir()
+	log, usage, extProc, crashed := t.TempDir(), t.TempDir(), freeAddress(t), t.TempDir()
 	spans := collector(t)
 	f := newFleetWith(t, 2, vllmsim.Config{SpeedUp: 20}, "MarginalCost", func(f *fleet) {
-		f.args = append(f.args, "--log-level", "trace", "--decision-log", log, "--ext-proc-address", extProc, "--ext-proc-plaintext",
+		f.args = append(f.args, "--log-level", "trace", "--decision-log", log, "--usage-log", usage, "--ext-proc-address", extProc, "--ext-proc-plaintext",
 			"--tracing-endpoint", spans.url, "--tracing-ratio", "1")
 		f.env = []string{"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_COMPRESSION=none", "OTEL_BSP_SCHEDULE_DELAY=100", "GOTRACEBACK=crash"}
 		f.confine = func(picker *exec.Cmd) { leaveCores(picker, crashed) }
@@ -154,6 +154,16 @@ stringData: {root: %s}
 		told["the decision log"] = string(text)
 		return err == nil && strings.Count(told["the decision log"], "\n") >= served
 	})
+	f.until("the usage log is written", func() bool {
+		text, err := os.ReadFile(filepath.Join(usage, "usage.jsonl"))
+		told["the usage log"] = string(text)
+		return err == nil && strings.Count(told["the usage log"], `"outcome":"completed"`) >= served
+	})
+	for _, want := range []string{`"entrance":"proxy"`, `"entrance":"gateway"`, `"tenant":"acme"`, `"outcome":"refused"`, `"reason":"unreadable"`} {
+		if !strings.Contains(told["the usage log"], want) {
+			t.Errorf("the usage log has no record with %s: %s", want, told["the usage log"])
+		}
+	}
 	told["the archive of sysdump"] = f.sysdump()
 	f.until("all requests have spans", func() bool {
 		told["the spans"] = spans.text()
@@ -166,7 +176,7 @@ stringData: {root: %s}
 	if !strings.Contains(told["the log"], "Picked") || !strings.Contains(told["/decisions?limit=512"], `"outcome":"completed"`) {
 		t.Errorf("it tells less than it might: %s", told["the log"])
 	}
-	for _, where := range []string{"the log", "the decision log", "/decisions?limit=512"} {
+	for _, where := range []string{"the log", "the decision log", "the usage log", "/decisions?limit=512"} {
 		if !strings.Contains(told[where], openRequest) {
 			t.Errorf("%s does not name the request %s", where, openRequest)
 		}

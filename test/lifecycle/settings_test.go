@@ -55,6 +55,7 @@ spec:
     compatibilityMetrics: Enabled
     profiling: Enabled
     decisionLog: {size: 8Mi}
+    usageRecords: {file: {size: 8Mi}}
     tracing:
       endpoint: https://ADDRESS
       headersSecretRef: {name: collector, key: headers}
@@ -172,6 +173,10 @@ func (w *world) checkLog(picker *corev1.Pod) {
 	w.eventually("a line for each decision", func() bool {
 		_, log = w.observe(picker, "/decision-log", true)
 		return strings.Count(log, "\n") >= 8
+	})
+	w.eventually("a record of use for each request", func() bool {
+		_, records := w.observe(picker, "/usage-log", true)
+		return strings.Count(records, `"outcome":"completed","status":200,"prompt_tokens":`) == 8 && strings.Count(records, `"reason":"too_large"`) == 1
 	})
 	for line := range strings.Lines(log) {
 		var r decisionlog.Record

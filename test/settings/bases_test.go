@@ -60,6 +60,7 @@ picker:
   island: here
   tracing: {endpoint: "http://c:4317", protocol: GRPC, samplePercent: 100, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}
   decisionLog: {size: 256Mi}
+  usageRecords: {file: {size: 256Mi}}
 gateway: {mode: Auto, parentRefs: [{name: g}], hostnames: [a.b], requestTimeout: Limited, requestTimeoutSeconds: 600, trafficPolicies: Managed}
 `
 

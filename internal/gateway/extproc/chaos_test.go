@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/usagelog"
 	"github.com/kvasir-dev/kvasir/test/envoytest"
 )
 
@@ -113,7 +114,8 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 	one, two := chaos(t), chaos(t)
 	s := spec(one, two)
 	s.Policy.Strategy = policy.Config{Type: policy.LeastLoad}
-	h := newHouse(t, Options{}, ServeOptions{ConnectionAge: 300 * time.Millisecond}, s)
+	book := new(ledger)
+	h := newHouse(t, Options{Usage: usagelog.New(book)}, ServeOptions{ConnectionAge: 300 * time.Millisecond}, s)
 	h.server.gateways.learn(route{host: "127.0.0.1"})
 	modes := []*filter.ProcessingMode_BodySendMode{nil, nil, nil, envoytest.WithMode(filter.ProcessingMode_BUFFERED), envoytest.WithMode(filter.ProcessingMode_STREAMED)}
 	var gates []*standIn
@@ -148,6 +150,16 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 		g.close()
 	}
 	h.stop()
+	told := 0
+	for _, n := range h.seen.refused {
+		told += n
+	}
+	for _, n := range h.seen.ended {
+		told += n
+	}
+	if n := book.len(); n != told {
+		t.Errorf("%d records of %d requests", n, told)
+	}
 	http.DefaultClient.CloseIdleConnections()
 	eventually(t, "the goroutines have ended", func() bool { return runtime.NumGoroutine() <= before+8 }) // those of the engines' servers
 }

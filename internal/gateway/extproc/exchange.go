@@ -19,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
+	"github.com/kvasir-dev/kvasir/internal/usagelog"
 )
 
 // phase is how far one direction of an exchange is.
@@ -89,9 +90,10 @@ type exchange struct {
 	answer            picker.Answer
 	stream            streaming
 	span              *tracing.Request
-	status            int  // of the answer; 0 until there is one
-	shown             bool // some of the answer's body, or that it has none
-	settled           bool // the decision has been ended
+	usage             *usagelog.Request // nil where nothing is recorded
+	status            int               // of the answer; 0 until there is one
+	shown             bool              // some of the answer's body, or that it has none
+	settled           bool              // the decision has been ended
 	guard
 }
 
@@ -122,6 +124,7 @@ func (x *exchange) HalfClosed() {
 func (x *exchange) Ended() {
 	x.ended()
 	x.span.Close(x.status)
+	x.usage.Close(x.status)
 	x.dropHead()
 	x.body.release(x.out)
 	x.server.streams.Add(-1)
@@ -140,6 +143,7 @@ func (x *exchange) recovered() {
 	}
 	x.server.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "request", x.id, "stack", string(debug.Stack()))
 	x.server.options.Observer.Refused(request.RefusedPanic)
+	x.usage.Refused(request.RefusedPanic, x.since())
 	x.settle(picker.Failed)
 	x.out.Finish(codes.Internal, "the request could not be handled")
 }
@@ -167,6 +171,9 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 	x.request = inBody
 	tenant, stranger := x.server.picker.Whose(x.head.get)
 	room := tenant == "" || x.out.Own(tenant)
+	if log := x.server.options.Usage; log != nil && stranger == nil {
+		x.usage = log.Begin(usagelog.Gateway, x.id, x.server.picker.ShownTenant(tenant), x.head.path(), x.start)
+	}
 	switch {
 	case h.GetEndOfStream() && picker.IsPreflight(x.head.get(":method"), x.head.get):
 		x.preflight()
@@ -273,7 +280,7 @@ func (x *exchange) pick(in *picker.Request) bool {
 	if x.subset != nil {
 		in.Allow = x.subset.has
 	}
-	in.Steps = x.span.Steps()
+	in.Steps, in.Facts = x.span.Steps(), x.usage.Facts()
 	if after := x.suspect(in); after > 0 {
 		x.refuse(request.Suspect(after))
 		return false
@@ -345,6 +352,7 @@ func (x *exchange) refuse(why *request.Refusal) {
 	if x.out.Context().Err() != nil {
 		x.server.options.Observer.Refused(request.RefusedClientGone)
 		x.span.Refused(request.RefusedClientGone)
+		x.usage.Refused(request.RefusedClientGone, x.since())
 		x.server.options.Log.V(1).Info("Request refused", "request", x.id, "reason", request.RefusedClientGone)
 		return
 	}
@@ -355,6 +363,7 @@ func (x *exchange) refuse(why *request.Refusal) {
 	}
 	x.server.options.Observer.Refused(why.Reason)
 	x.span.Refused(why.Reason)
+	x.usage.Refused(why.Reason, x.since())
 	x.status = why.Status
 	if log := x.server.options.Log.V(1); log.Enabled() {
 		log.Info("Request refused", "request", x.id, "status", x.status, "code", why.Code, "reason", why.Reason)

@@ -31,6 +31,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
+	"github.com/kvasir-dev/kvasir/internal/usagelog"
 )
 
 // Options are what a Server is made of. Zero values take the defaults.
@@ -45,6 +46,8 @@ type Options struct {
 	Observer request.Observer
 	// Spans traces requests; nil for no tracing.
 	Spans *tracing.Tracer
+	// Usage records what requests use; nil for no records.
+	Usage *usagelog.Log
 	// Now is the clock of the Observer's times; time.Now when nil.
 	Now func() time.Time
 	// DefaultMaxBody is the largest request body in bytes while there is no pool; 64 MiB.

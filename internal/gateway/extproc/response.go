@@ -235,8 +235,10 @@ func (x *exchange) responseDone() {
 }
 
 func (x *exchange) firstToken() {
+	after := x.since()
 	x.span.FirstToken()
-	x.server.options.Observer.FirstToken(x.decision, x.since())
+	x.usage.FirstToken(after)
+	x.server.options.Observer.FirstToken(x.decision, after)
 }
 
 // ended accounts for a stream that has ended.
@@ -273,7 +275,9 @@ func (x *exchange) settleBy(outcome picker.Outcome, end func(*picker.Decision, p
 	x.settled = true
 	end(x.decision, outcome)
 	x.span.Ended(outcome)
-	x.server.options.Observer.Ended(x.decision, outcome, x.since())
+	after := x.since()
+	x.usage.Ended(x.decision, outcome, after)
+	x.server.options.Observer.Ended(x.decision, outcome, after)
 }
 
 func (x *exchange) since() time.Duration { return x.server.options.Now().Sub(x.start) }

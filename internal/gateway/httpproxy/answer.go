@@ -26,8 +26,10 @@ func (e *exchange) startAnswer(response *http.Response) {
 }
 
 func (e *exchange) firstToken() {
+	after := e.since()
 	e.client.span.FirstToken()
-	e.proxy.options.Observer.FirstToken(e.decision, e.since())
+	e.client.usage.FirstToken(after)
+	e.proxy.options.Observer.FirstToken(e.decision, after)
 }
 
 // brokenOff reports why an answer has stopped before its end.

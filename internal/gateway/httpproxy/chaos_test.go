@@ -21,6 +21,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
+	"github.com/kvasir-dev/kvasir/internal/usagelog"
 )
 
 // dice is a random source for many goroutines.
@@ -138,7 +139,8 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 		s := spec(engines...)
 		s.Policy.Attempts, s.Policy.RetryFirstByte, s.Policy.FirstByte = 4, true, 30*time.Millisecond
 		s.Policy.CircuitFailures, s.Policy.CircuitOpen = 5, 5*time.Millisecond
-		h := newHouse(t, Options{}, s)
+		book := new(ledger)
+		h := newHouse(t, Options{Usage: usagelog.New(book)}, s)
 
 		const clients, each = 12, 30
 		var wait, changes sync.WaitGroup
@@ -184,6 +186,17 @@ func TestNothingIsLeftAfterChaos(t *testing.T) {
 			}
 			return n
 		})
+		refusals := h.seen.count(func(r *recorder) int {
+			n := 0
+			for _, m := range r.refused {
+				n += m
+			}
+			return n
+		})
+		h.stop()
+		if n := book.len(); n != told+refusals {
+			t.Errorf("%d records of %d requests", n, told+refusals)
+		}
 		if ended != picked || int64(told) != picked {
 			t.Errorf("%d picked, %d ended, %d told", picked, ended, told)
 		}
@@ -220,8 +233,8 @@ func TestAPanicHurtsItsRequestOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.SetExact(s.Namespace, s.Name, &picker.Exact{Texts: faulty{}})
-	seen := new(recorder)
-	proxy := New(Options{Picker: p, Observer: seen, Log: logr.Discard()})
+	seen, book := new(recorder), new(ledger)
+	proxy := New(Options{Picker: p, Observer: seen, Usage: usagelog.New(book), Log: logr.Discard()})
 	defer proxy.Close()
 	server := httptest.NewServer(proxy)
 	defer server.Close()
@@ -234,6 +247,11 @@ func TestAPanicHurtsItsRequestOnly(t *testing.T) {
 			t.Errorf("status %d, want %d: %s", r.StatusCode, want, text)
 		}
 		_ = r.Body.Close()
+	}
+	reasons := map[string]int{book.next(t, 0).Reason: 1}
+	reasons[book.next(t, 1).Reason]++
+	if book.len() != 2 || reasons[request.RefusedPanic] != 1 || reasons[""] != 1 {
+		t.Errorf("%d records, for the reasons %v", book.len(), reasons)
 	}
 	if n := seen.refused[request.RefusedPanic]; n != 1 || proxy.budget.Stats().Held != 0 {
 		t.Errorf("%d panics counted, %d bytes held", n, proxy.budget.Stats().Held)

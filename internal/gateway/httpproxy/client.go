@@ -13,6 +13,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
+	"github.com/kvasir-dev/kvasir/internal/usagelog"
 )
 
 // client is the connection to the client, with time-outs on reads from it and writes to it.
@@ -30,10 +31,12 @@ type client struct {
 	reason   string // why the request was refused; empty if it was not, or not before a pick
 	status   int    // of the answer; 0 until it has begun
 	span     *tracing.Request
-	started  bool      // the header of the answer is out
-	unread   bool      // the request's body, or some of it
-	writeBy  time.Time // the present deadline
-	comments *comments // nil without
+	usage    *usagelog.Request // nil where nothing is recorded
+	arrived  time.Time         // of the usage
+	started  bool              // the header of the answer is out
+	unread   bool              // the request's body, or some of it
+	writeBy  time.Time         // the present deadline
+	comments *comments         // nil without
 }
 
 // WriteHeader starts the answer.

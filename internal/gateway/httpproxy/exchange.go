@@ -99,7 +99,9 @@ func (e *exchange) run(ctx context.Context) {
 	defer func() {
 		e.decision.End(outcome)
 		e.client.span.Ended(outcome)
-		observer.Ended(e.decision, outcome, e.since())
+		after := e.since()
+		e.client.usage.Ended(e.decision, outcome, after)
+		observer.Ended(e.decision, outcome, after)
 	}()
 	for range maxRounds {
 		result, in := e.targets(ctx, &outcome), e.pick

@@ -30,6 +30,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
+	"github.com/kvasir-dev/kvasir/internal/usagelog"
 )
 
 // Options are what a Proxy is made of. Zero values take the defaults.
@@ -42,6 +43,8 @@ type Options struct {
 	Observer request.Observer
 	// Spans traces requests; nil for no tracing.
 	Spans *tracing.Tracer
+	// Usage records what requests use; nil for no records.
+	Usage *usagelog.Log
 	// Ready reports whether the picker should receive requests, for GET /health; nil is always.
 	Ready func() bool
 	// Unreachable receives the endpoints of a pool (namespace/name) that a request was tried at, when none of them
@@ -133,6 +136,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ResponseWriter: w, control: http.NewResponseController(w), log: p.options.Log,
 		stall: p.options.Stall, h2: r.ProtoMajor >= 2,
 	}
+	defer func() { out.usage.Close(out.status) }()
 	defer func() {
 		v := recover()
 		if v == nil {
@@ -141,6 +145,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err, _ := v.(error); !errors.Is(err, http.ErrAbortHandler) {
 			p.options.Log.Error(fmt.Errorf("panic: %v", v), "Request failed", "request", out.id, "stack", string(debug.Stack()))
 			p.options.Observer.Refused(request.RefusedPanic)
+			p.recordRefusal(out, request.RefusedPanic)
 			out.comments.stop()
 			if !out.started {
 				out.fail(&request.Panic.Error)
@@ -190,6 +195,7 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		return
 	}
 	out.tenant = tenant
+	p.beginRecord(out, r)
 	owner := out.owner(r)
 	if !p.requests.enter(owner) {
 		p.refuse(out, request.TooMany)
@@ -284,12 +290,8 @@ func isOpen(p string) bool {
 // byLoad reports whether a path is one of the engines' API that takes POST only and whose bodies are not read here: requests
 // are routed by load alone, in the pool of their model if their body is JSON that names one.
 func byLoad(p string) bool {
-	switch p {
-	case "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/rerank", "/v1/score":
-		return true
-	}
 	post, _ := openai.ClientPath(p)
-	return post
+	return post || openai.UnreadPath(p)
 }
 
 // generates are those paths of byLoad whose requests are answered like completions.
@@ -300,10 +302,28 @@ func (p *Proxy) wrongMethod(out *client, allow string) {
 	p.refuse(out, request.WrongMethod(allow))
 }
 
+// beginRecord begins the record of the use of a request whose client is known.
+func (p *Proxy) beginRecord(out *client, r *http.Request) {
+	if p.options.Usage == nil {
+		return
+	}
+	out.arrived = p.options.Now()
+	out.usage = p.options.Usage.Begin(usagelog.Proxy, out.id, p.picker.ShownTenant(out.tenant), r.URL.Path, out.arrived)
+	out.usage.SentAs(out.engineID)
+}
+
+// recordRefusal records why a request was not picked for.
+func (p *Proxy) recordRefusal(out *client, reason string) {
+	if out.usage != nil {
+		out.usage.Refused(reason, p.options.Now().Sub(out.arrived))
+	}
+}
+
 // refuse answers a request that was not picked for.
 func (p *Proxy) refuse(out *client, why *request.Refusal) {
 	p.options.Observer.Refused(why.Reason)
 	out.span.Refused(why.Reason)
+	p.recordRefusal(out, why.Reason)
 	out.comments.stop()
 	out.reason = why.Reason
 	picker.EachRateHeader(why.Rates, out.put)
@@ -349,6 +369,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		ID: out.id, Route: route, Body: body.Bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.Bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
 		Saltable: r.URL.Path == openai.Generate, Invokes: r.URL.Path == openai.Invocations, CutsUsage: true, Splits: true, Steps: out.span.Steps(),
+		Facts: out.usage.Facts(),
 	}
 	e.pick.Rename = e.rename
 	if streams[route] && parsed {
@@ -374,6 +395,7 @@ func (p *Proxy) refusePick(out *client, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		p.options.Observer.Refused(request.RefusedClientGone)
 		out.span.Refused(request.RefusedClientGone)
+		p.recordRefusal(out, request.RefusedClientGone)
 		p.options.Log.V(1).Info("Request refused", "request", out.id, "reason", request.RefusedClientGone)
 		panic(http.ErrAbortHandler)
 	}

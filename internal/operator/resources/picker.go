@@ -22,6 +22,7 @@ const (
 	gatewayTLSDir = "/etc/kvasir/gateway-tls"
 	modelDir      = "/var/lib/kvasir/model"
 	decisionsDir  = "/var/lib/kvasir/decisions"
+	usageDir      = "/var/lib/kvasir/usage"
 	tracingCADir  = "/etc/kvasir/tracing-ca"
 	tokenDir      = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
@@ -34,6 +35,8 @@ const (
 	restMemory = 512 << 20
 	// decisionFiles is how many files the decision log has, and decisionSize what they take where the pool sets nothing, in bytes.
 	decisionFiles, decisionSize = 4, 256 << 20
+	// usageFiles is how many files records of use are in.
+	usageFiles = 4
 	// messageRest is what a gateway's message has besides the largest body, in bytes.
 	messageRest = 1 << 20
 )
@@ -148,7 +151,7 @@ func (b *builder) pickerContainer() corev1.Container {
 }
 
 var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewayTLSDir, "model": modelDir, "decisions": decisionsDir,
-	"tracing-ca": tracingCADir}
+	"usage": usageDir, "tracing-ca": tracingCADir}
 
 // volumes of a picker. Roots and keys of engines are not mounted: the picker reads their Secrets, so that a change is
 // applied within seconds.
@@ -163,6 +166,11 @@ func (b *builder) volumes() []corev1.Volume {
 		{Name: "decisions", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 			SizeLimit: resource.NewQuantity(b.decisionSize()+b.decisionSize()/decisionFiles, resource.BinarySI),
 		}}},
+	}
+	if size := b.pool.Spec.Picker.UsageRecords.File.Size.Value(); size > 0 {
+		volumes = append(volumes, corev1.Volume{Name: "usage", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			SizeLimit: resource.NewQuantity(size+size/usageFiles, resource.BinarySI),
+		}}})
 	}
 	if ref := b.pool.Spec.Picker.Tracing.CASecretRef; ref.Name != "" {
 		volumes = append(volumes, corev1.Volume{Name: "tracing-ca", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
@@ -255,6 +263,10 @@ func (b *builder) chosenArgs() []string {
 		"--decision-log=" + decisionsDir,
 		"--decision-log-bytes=" + strconv.FormatInt(b.decisionSize()/decisionFiles, 10),
 		"--decision-log-files=" + strconv.Itoa(decisionFiles),
+	}
+	if size := p.UsageRecords.File.Size.Value(); size > 0 {
+		args = append(args, "--usage-log="+usageDir, "--usage-log-bytes="+strconv.FormatInt(size/usageFiles, 10),
+			"--usage-log-files="+strconv.Itoa(usageFiles))
 	}
 	if p.Island != "" {
 		args = append(args, "--island="+p.Island)
