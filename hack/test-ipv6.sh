@@ -23,4 +23,5 @@ fi
 sysctl --quiet --write net.ipv6.ip_nonlocal_bind=1
 ip -6 route add local fd00:6b76::/32 dev lo
 ip -6 address add fd00:6b76::1/128 dev lo
+if [ "$KVASIR_TEST_FAMILY" = IPv4,IPv6 ]; then ip address add 192.0.2.10/32 dev lo; fi
 exec "$@"' -- "${GO:-go}" test "$@"

@@ -46,8 +46,8 @@ func Address(subnet byte, group, n int) string {
 	return fmt.Sprintf("127.%d.%d.%d", subnet, group, n)
 }
 
-// advertised is the address that the API server publishes: hack/test-ipv6.sh makes it, since a loopback address is refused.
-const advertised = "fd00:6b76::1"
+// The address that the API server publishes, by the first family: hack/test-ipv6.sh makes it, since a loopback address is refused.
+const advertised6, advertised4 = "fd00:6b76::1", "192.0.2.10"
 
 // ranges of Services, by family.
 var ranges = map[string]string{
@@ -63,6 +63,8 @@ func addresses(env *envtest.Environment) {
 	api := env.ControlPlane.GetAPIServer()
 	api.Configure().Set("service-cluster-ip-range", ranges[family])
 	if strings.HasPrefix(family, IPv6) {
-		api.Configure().Set("advertise-address", advertised)
+		api.Configure().Set("advertise-address", advertised6)
+	} else {
+		api.Configure().Set("advertise-address", advertised4)
 	}
 }
