@@ -22,6 +22,8 @@ import (
 type Sources struct {
 	// Pools is (*picker.Picker).Stats.
 	Pools func() []picker.PoolStats
+	// Routes is (*picker.Picker).Routes.
+	Routes func() []picker.RouteStats
 	// Events are the event streams of all pools.
 	Events func() []Stream
 	// Reports returns what reporters report about the endpoints of all pools.
@@ -200,7 +202,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, divergent,
 		reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
-		assumptions, decisionRecords,
+		assumptions, decisionRecords, routeRequests, routeFallbacks,
 	} {
 		out <- d
 	}
@@ -230,6 +232,9 @@ func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if c.sources.Pools != nil {
 		collectPools(out, c.sources.Pools())
+	}
+	if c.sources.Routes != nil {
+		collectRoutes(out, c.sources.Routes())
 	}
 	if c.sources.Events != nil {
 		collectEvents(out, c.sources.Events())
