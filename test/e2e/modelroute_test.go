@@ -231,7 +231,7 @@ func keyHash(key string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestTenantsSeeTheirModelsOnly: the route for those who are allowed both of its names.
+// TestTenantsSeeTheirModelsOnly: a route for tenants that are allowed both names.
 func TestTenantsSeeTheirModelsOnly(t *testing.T) {
 	m := startManyModels(t, map[string]string{
 		"policy.yaml": manyModelsPolicy + `  admission:
