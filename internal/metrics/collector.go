@@ -22,6 +22,8 @@ import (
 type Sources struct {
 	// Pools is (*picker.Picker).Stats.
 	Pools func() []picker.PoolStats
+	// Routes is (*picker.Picker).Routes.
+	Routes func() []picker.RouteStats
 	// Events are the event streams of all pools.
 	Events func() []Stream
 	// Reports returns what reporters report about the endpoints of all pools.
@@ -204,7 +206,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, eventsHeld, eventsLimit, divergent,
 		reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
-		assumptions, decisionRecords, usageRecords,
+		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks,
 	} {
 		out <- d
 	}
@@ -234,6 +236,9 @@ func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if c.sources.Pools != nil {
 		collectPools(out, c.sources.Pools())
+	}
+	if c.sources.Routes != nil {
+		collectRoutes(out, c.sources.Routes())
 	}
 	if c.sources.Events != nil {
 		collectEvents(out, c.sources.Events())

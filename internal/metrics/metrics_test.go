@@ -25,6 +25,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -72,6 +73,12 @@ func sources() Sources {
 	at := time.Unix(1_700_000_000, 500_000_000)
 	return Sources{
 		Pools: func() []picker.PoolStats { return []picker.PoolStats{pool, other} },
+		Routes: func() []picker.RouteStats {
+			return []picker.RouteStats{{
+				Namespace: "a", Name: "route", Requests: map[string]int64{"a/chat": 5},
+				Fallbacks: map[string][modelroute.NumCauses]int64{"a/chat": {1, 0, 2}},
+			}}
+		},
 		Events: func() []Stream {
 			at := func(uid string) endpoint.Endpoint { return endpoint.Endpoint{ID: endpoint.ID{Pod: uid}, Pod: "pod"} }
 			var stats events.Stats

@@ -50,8 +50,8 @@ func TestWithoutWeightsNothingIsChosen(t *testing.T) {
 	}
 }
 
-// TestAChangedWeightMovesOnlyThatMuch: a session moves only to a backend whose weight grows in relation to that of the one it leaves. If the
-// others keep theirs in relation to each other, so many sessions move as the changed share says, and no more.
+// TestAChangedWeightMovesOnlyThatMuch: a session moves only to a backend whose weight grows in relation to that of the one it leaves. If
+// the others keep theirs in relation to each other, so many sessions move as the changed share says, and no more.
 func TestAChangedWeightMovesOnlyThatMuch(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, after []int

@@ -34,7 +34,8 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	return d, err
 }
 
-// bound is the context for the pick of a request: the request waits for its pool until it can go to a fallback no more, or its time is over.
+// bound is the context for the pick of a request: the request waits for its pool until it can go to a fallback no more, or its time
+// is over.
 func (t *Routing) bound(ctx context.Context, now time.Time) (context.Context, context.CancelFunc) {
 	if t == nil {
 		return ctx, func() {}

@@ -12,6 +12,9 @@ import (
 // Explanation is where a request would go, with the terms of every candidate's cost.
 func Explanation(c *console.Console, e *api.Explanation) []string {
 	lines := []string{fmt.Sprintf("Pool %s/%s, model %s, strategy %s", e.Namespace, e.Pool, e.Model, c.Paint(console.Strong, e.Strategy))}
+	if e.Route != "" {
+		lines = append(lines, "By ModelRoute "+e.Route)
+	}
 	tokens := fmt.Sprintf("Prompt of %d tokens (%s)", e.PromptTokens, e.Tokens)
 	if e.TokensMissing != "" {
 		tokens += ", not exact: " + e.TokensMissing

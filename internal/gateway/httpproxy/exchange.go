@@ -186,29 +186,6 @@ func (e *exchange) pickableAgain() bool {
 		e.proxy.options.Unreachable(e.decision.Spec().Namespace+"/"+e.decision.Pool, e.unconnected)
 }
 
-// pickAgain chooses other targets for the request, after it waited until there is room, if none is free now.
-func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
-	in.Again, in.Steps, in.Streams = e.decision, nil, nil
-	if e.fallen {
-		in.Again = nil
-	}
-	d, err := e.proxy.picker.Pick(ctx, &in)
-	if err == nil {
-		moved := d.Spec().Namespace+"/"+d.Pool != e.decision.Spec().Namespace+"/"+e.decision.Pool
-		e.decision, e.attempt, e.last, e.fallen = d, 0, nil, false
-		if moved {
-			return e.moved()
-		}
-		if in.HandedOver && d.Leg() != picker.DecodeLeg { // only the endpoint that has prefilled is left
-			e.dropHandedOver()
-			e.pick.Splits = false
-		}
-	} else if in.HandedOver {
-		e.decision.Handoff(picker.NoDecoder(ctx))
-	}
-	return err
-}
-
 // refused answers a request for which there was no room in time.
 func (e *exchange) refused(ctx context.Context, outcome *picker.Outcome, err error) {
 	if e.request.Context().Err() != nil {

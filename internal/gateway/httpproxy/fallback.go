@@ -55,6 +55,29 @@ func (e *exchange) fallBack(r result) bool {
 	return true
 }
 
+// pickAgain chooses other targets for the request, after it waited until there is room, if none is free now.
+func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
+	in.Again, in.Steps, in.Streams = e.decision, nil, nil
+	if e.fallen {
+		in.Again = nil
+	}
+	d, err := e.proxy.picker.Pick(ctx, &in)
+	if err == nil {
+		moved := d.Spec().Namespace+"/"+d.Pool != e.decision.Spec().Namespace+"/"+e.decision.Pool
+		e.decision, e.attempt, e.last, e.fallen = d, 0, nil, false
+		if moved {
+			return e.moved()
+		}
+		if in.HandedOver && d.Leg() != picker.DecodeLeg { // only the endpoint that has prefilled is left
+			e.dropHandedOver()
+			e.pick.Splits = false
+		}
+	} else if in.HandedOver {
+		e.decision.Handoff(picker.NoDecoder(ctx))
+	}
+	return err
+}
+
 // moved prepares the request for another pool than before.
 func (e *exchange) moved() error {
 	e.client.span.Picked(e.decision)
