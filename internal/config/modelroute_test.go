@@ -76,7 +76,7 @@ func TestWrongRoutesAreRefused(t *testing.T) {
 				t.Errorf("applied: %v; problems %.300q", s.RouteSpecs, problems)
 			}
 			write(t, d.file("route.yaml"), smallRoute)
-			s, problems = load(t, d)
+			_, problems = load(t, d)
 			wantNoProblem(t, problems)
 			write(t, d.file("route.yaml"), text)
 			s, problems = load(t, d)

@@ -72,7 +72,7 @@ func causeOf(full bool) modelroute.Cause {
 // fallBack takes a request to the next fallback, if there is one for the cause. expired: the time to wait for the pool has just ended.
 func (p *Picker) fallBack(in *Request, cause modelroute.Cause, expired bool) bool {
 	t := in.Routing
-	if !t.can(cause, p.now()) && !(expired && t.on(cause)) {
+	if !t.can(cause, p.now()) && (!expired || !t.on(cause)) {
 		return false
 	}
 	left := t.target().Pool

@@ -138,7 +138,7 @@ func (v *view) enter(short *overload.Manager, now time.Time, header func(string)
 	if spec.Tenants == nil {
 		return c, err
 	}
-	if err == nil && !(c.class.Allows(model) && (asked == "" || c.class.Allows(asked))) {
+	if err == nil && (!c.class.Allows(model) || asked != "" && !c.class.Allows(asked)) {
 		err = modelForbidden(cmp.Or(asked, model))
 	}
 	c.label = spec.Tenants.label(c.name, err)

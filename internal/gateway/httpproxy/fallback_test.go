@@ -102,7 +102,7 @@ func TestARequestFallsBack(t *testing.T) {
 
 // TestThereIsNoFallback when the route, or what the client has got already, rules it out.
 func TestThereIsNoFallback(t *testing.T) {
-	down := func(t *testing.T) string { return nobodyAt(t) }
+	down := nobodyAt
 	for name, tc := range map[string]struct {
 		first  func(t *testing.T) string
 		change func(*modelroute.Rule)
