@@ -36,6 +36,14 @@ func (r *Room) Put(n int) {
 	}
 }
 
+// Limit is the size of the room in bytes; 0 for no limit.
+func (r *Room) Limit() int64 {
+	if r == nil {
+		return 0
+	}
+	return r.limit
+}
+
 // Held is how many bytes are taken.
 func (r *Room) Held() int64 {
 	if r == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -36,6 +37,8 @@ const (
 	OtherPod
 	// NoRank: the pod has no such rank.
 	NoRank
+	// TooMany: its address has as many connections as one can have, or all addresses together have.
+	TooMany
 	// NumStrangers is the number of reasons.
 	NumStrangers int = iota
 )
@@ -51,6 +54,8 @@ func (s Stranger) String() string {
 		return "OtherPod"
 	case NoRank:
 		return "NoRank"
+	case TooMany:
+		return "TooMany"
 	}
 	return "unknown"
 }
@@ -99,6 +104,26 @@ func (r *Reception) Allow(peer string) bool {
 	r.mu.Unlock()
 	if !found {
 		r.refuse(peer, NoAddress)
+	}
+	return found
+}
+
+// Full counts a publisher that was turned away because there are too many connections. peer is its address, host:port.
+func (r *Reception) Full(peer string) { r.refuse(peer, TooMany) }
+
+// Names reports whether a topic names a pod at a peer's address, host:port; if not, it counts a stranger. So nothing else of a message
+// with another topic is read.
+func (r *Reception) Names(peer string, topic []byte) bool {
+	name, ok := podOf(topic)
+	if !ok {
+		r.refuse(peer, NoTopic)
+		return false
+	}
+	r.mu.Lock()
+	found := slices.ContainsFunc(r.at(addressOf(peer)), func(d *desk) bool { is, _ := d.is(name); return is })
+	r.mu.Unlock()
+	if !found {
+		r.refuse(peer, OtherPod)
 	}
 	return found
 }

@@ -40,6 +40,8 @@ type Sources struct {
 	Usage func() []UsageSink
 	// Decisions are the records of the decision log; nil where there is none.
 	Decisions func() *Decisions
+	// EventRoom is what all event streams together draw on.
+	EventRoom *budget.Room
 	// Memory is (*budget.Budget).Stats.
 	Memory func() budget.Stats
 	// Overload is (*overload.Manager).State.
@@ -200,7 +202,7 @@ var scrapeSeries = []series[scrape.Stats]{
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, divergent,
+		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, eventsHeld, eventsLimit, divergent,
 		reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords, usageRecords,
 	} {
@@ -246,6 +248,10 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		for why, n := range c.sources.Strangers() {
 			out <- prometheus.MustNewConstMetric(strangers, prometheus.CounterValue, float64(n), events.Stranger(why).String())
 		}
+	}
+	if r := c.sources.EventRoom; r != nil {
+		out <- prometheus.MustNewConstMetric(eventsHeld, prometheus.GaugeValue, float64(r.Held()))
+		out <- prometheus.MustNewConstMetric(eventsLimit, prometheus.GaugeValue, float64(r.Limit()))
 	}
 	if c.sources.Tokens != nil {
 		collectTokens(out, c.sources.Tokens())

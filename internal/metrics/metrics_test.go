@@ -118,6 +118,7 @@ func sources() Sources {
 		},
 		Decisions: func() *Decisions { return &Decisions{Written: 40, Dropped: 2} },
 		Usage:     func() []UsageSink { return []UsageSink{{Name: "file", Written: 70, Dropped: 3}} },
+		EventRoom: budget.NewRoom(1 << 20),
 		Memory: func() budget.Stats {
 			s := budget.Stats{Limit: 1 << 30, Held: 3000, Owners: 2, Most: 2000}
 			s.Parts, s.Refused, s.Shed = [budget.NumParts]int64{2000, 0, 1000, 0}, [budget.NumParts]uint64{4, 0, 5}, [budget.NumParts]uint64{6, 0, 7}

@@ -19,6 +19,10 @@ import (
 // listenPause is how long a port that could not be bound is left alone.
 const listenPause = 5 * time.Second
 
+// mostOfHost is how many publishers of one address can be connected to a port, and messageTimeout how long a message of theirs can take.
+// The pods of a node with hostNetwork share an address, and a GPU serves one rank of one of them at a time.
+const mostOfHost, messageTimeout = 64, 30 * time.Second
+
 // dialIn listens for the event publishers that connect to the picker: those of global rank r at the port + r, as
 // engines dial, and only while there are endpoints of that rank.
 type dialIn struct {
@@ -108,7 +112,8 @@ func (d *dialIn) listen(ctx context.Context, l *rankListener, rank int) {
 	if port != 0 {
 		port += rank
 	}
-	config := zmtp.Config{Allow: d.reception.Allow, Room: d.room}
+	config := zmtp.Config{Allow: d.reception.Allow, Full: d.reception.Full, Topic: d.reception.Names, Room: d.room,
+		MaxPeersOfHost: mostOfHost, MessageTimeout: messageTimeout}
 	for {
 		listener, err := config.ListenSub(net.JoinHostPort(d.host, strconv.Itoa(port)))
 		d.settled(rank, listener, err)

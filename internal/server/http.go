@@ -275,8 +275,8 @@ func (a *app) facts(list *config.List) []dashboard.Facts {
 func (a *app) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
 		Pools: a.picker.Stats, Events: a.eventStreams, Reports: a.reported, RefusedReports: a.refusedReports, Scrapes: a.scraper.Stats,
-		Strangers: a.dialIn.reception.Strangers,
-		Peers:     a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Usage: a.usageStats, Memory: a.budget.Stats,
+		Strangers: a.dialIn.reception.Strangers, EventRoom: a.dialIn.room,
+		Peers: a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Usage: a.usageStats, Memory: a.budget.Stats,
 		Overload: a.overload.State,
 	})}
 	if a.compat != nil {

@@ -26,6 +26,8 @@ const (
 const (
 	// maxCommand bounds the body of a command, in bytes.
 	maxCommand = 64 << 10
+	// maxTopic bounds the first frame of a message where Config.Topic is asked, in bytes.
+	maxTopic = 4 << 10
 	// maxTopics and maxTopicBytes bound what one subscriber can subscribe to.
 	maxTopics     = 1024
 	maxTopicBytes = 1 << 20
@@ -48,6 +50,10 @@ var (
 	ErrPeer = errors.New("zmtp: peer refused")
 	// ErrSilent marks a peer that answers no PING.
 	ErrSilent = errors.New("zmtp: peer is silent")
+	// ErrSlow marks a message that has not arrived in time.
+	ErrSlow = errors.New("zmtp: message takes too long")
+	// ErrTopic marks a message whose topic Config.Topic has refused.
+	ErrTopic = errors.New("zmtp: topic refused")
 	// ErrNoPeer is returned by Router.Send for an identity that is not connected.
 	ErrNoPeer = errors.New("zmtp: no such peer")
 )
@@ -66,6 +72,16 @@ type Config struct {
 	MaxFrames int
 	// MaxPeers is the most connections a listener serves; further ones are closed.
 	MaxPeers int
+	// MaxPeersOfHost is the most connections that a listener serves of one address, without the port; 0 for no limit besides MaxPeers. Full,
+	// if set, is called with the address (host:port) of each peer that is closed for this limit or MaxPeers, from one goroutine.
+	MaxPeersOfHost int
+	Full           func(peer string)
+	// MessageTimeout bounds how long a message can take from its first byte to its last; 0 for no limit. A connection that exceeds it
+	// ends with ErrSlow.
+	MessageTimeout time.Duration
+	// Topic, if set, is asked with the first frame of a message whether the peer (host:port) can send it, before the rest is read,
+	// and not again until the frame is another one. The connection of another peer ends with ErrTopic. It must not keep the frame.
+	Topic func(peer string, topic []byte) bool
 	// Allow, if set, is asked by a listener whether a peer can connect, by its address (host:port). Others are closed
 	// before the handshake, and do not count among the peers. It is called from one goroutine.
 	Allow func(peer string) bool

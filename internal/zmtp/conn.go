@@ -62,7 +62,10 @@ func (c Config) handshake(ctx context.Context, nc net.Conn, socketType string) (
 	defer release()
 	p := &pulse{Conn: nc, timeout: c.HeartbeatTimeout}
 	k := &conn{nc: nc, cfg: c, pulse: p, peer: nc.RemoteAddr().String(), ctx: ctx, done: make(chan struct{})}
-	k.in = reader{br: bufio.NewReaderSize(p, 64<<10), cfg: c, command: k.command, share: c.Room.Share(ownBytes)}
+	k.in = reader{br: bufio.NewReaderSize(p, 64<<10), cfg: c, command: k.command, share: c.Room.Share(ownBytes), within: p.within}
+	if c.Topic != nil {
+		k.in.topic = func(topic []byte) bool { return c.Topic(k.peer, topic) }
+	}
 	k.pong = func(data []byte) error { return k.write(encodeCommand(cmdPong, data)) }
 	if err := k.shake(socketType); err != nil {
 		k.close()
@@ -71,6 +74,7 @@ func (c Config) handshake(ctx context.Context, nc net.Conn, socketType string) (
 		}
 		return nil, fmt.Errorf("handshake with %s: %w", k.peer, err)
 	}
+	p.inside, p.most = false, c.MessageTimeout // READY is no message
 	return k, nil
 }
 
@@ -282,24 +286,62 @@ type pulse struct {
 	net.Conn
 	interval, timeout time.Duration
 	ping              func() error // nil: no heartbeats
+
+	// most is how long a message can take; 0 for no limit. inside: one has begun. end is when it must be complete; zero until a read has
+	// to wait for the rest of it.
+	most   time.Duration
+	inside bool
+	end    time.Time
+}
+
+// within records that a message has begun, or is complete.
+func (p *pulse) within(message bool) {
+	if p.inside = message; !message {
+		p.end = time.Time{}
+	}
+}
+
+// until is the deadline of a read that can wait for so long, 0 for ever.
+func (p *pulse) until(wait time.Duration) (deadline time.Time) {
+	now := time.Now()
+	if wait > 0 {
+		deadline = now.Add(wait)
+	}
+	if p.most <= 0 || !p.inside {
+		return deadline
+	}
+	if p.end.IsZero() {
+		p.end = now.Add(p.most)
+	}
+	if deadline.IsZero() || p.end.Before(deadline) {
+		return p.end
+	}
+	return deadline
 }
 
 func (p *pulse) Read(b []byte) (int, error) {
-	if p.ping == nil {
+	if p.ping == nil && p.most <= 0 {
 		return p.Conn.Read(b)
 	}
 	asked := false
 	for {
-		wait := p.interval
-		if asked {
+		wait := time.Duration(0)
+		switch {
+		case p.ping == nil:
+		case asked:
 			wait = p.timeout
+		default:
+			wait = p.interval
 		}
-		if err := p.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		if err := p.SetReadDeadline(p.until(wait)); err != nil {
 			return 0, err
 		}
 		n, err := p.Conn.Read(b)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
+		}
+		if !p.end.IsZero() && !time.Now().Before(p.end) {
+			return 0, fmt.Errorf("%w: more than %v", ErrSlow, p.most)
 		}
 		if asked {
 			return 0, fmt.Errorf("%w for %v", ErrSilent, p.interval+p.timeout)

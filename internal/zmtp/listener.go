@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 // listener accepts connections, shakes hands with each in its own goroutine, and hands it to serve.
@@ -22,7 +24,8 @@ type listener struct {
 	workers                    sync.WaitGroup
 
 	mu    sync.Mutex
-	peers int // guarded by mu
+	peers int            // guarded by mu
+	hosts map[string]int // guarded by mu; peers by address, without the port
 }
 
 // listen binds addr. Serving begins with start.
@@ -33,7 +36,7 @@ func (c Config) listen(addr string) (*listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
-	l := &listener{cfg: c.withDefaults(), ln: ln}
+	l := &listener{cfg: c.withDefaults(), ln: ln, hosts: map[string]int{}}
 	l.accepting, l.stopAccepting = context.WithCancel(context.Background())
 	l.serving, l.stopServing = context.WithCancel(context.Background())
 	return l, nil
@@ -61,30 +64,42 @@ func (l *listener) accept(socketType string) {
 			case <-l.accepting.Done():
 			case <-time.After(50 * time.Millisecond):
 			}
-		case l.cfg.Allow != nil && !l.cfg.Allow(nc.RemoteAddr().String()), !l.admit():
+		case l.cfg.Allow != nil && !l.cfg.Allow(nc.RemoteAddr().String()):
 			_ = nc.Close()
+		case !l.admit(budget.Host(nc.RemoteAddr().String())):
+			_ = nc.Close()
+			if l.cfg.Full != nil {
+				l.cfg.Full(nc.RemoteAddr().String())
+			}
 		default:
 			l.workers.Go(func() { l.work(nc, socketType) })
 		}
 	}
 }
 
-func (l *listener) admit() bool {
+func (l *listener) admit(host string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.peers >= l.cfg.MaxPeers {
+	if l.peers >= l.cfg.MaxPeers || l.cfg.MaxPeersOfHost > 0 && l.hosts[host] >= l.cfg.MaxPeersOfHost {
 		return false
 	}
 	l.peers++
+	l.hosts[host]++
 	return true
 }
 
+// leave is the end of admit.
+func (l *listener) leave(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.peers--
+	if l.hosts[host]--; l.hosts[host] == 0 {
+		delete(l.hosts, host)
+	}
+}
+
 func (l *listener) work(nc net.Conn, socketType string) {
-	defer func() {
-		l.mu.Lock()
-		l.peers--
-		l.mu.Unlock()
-	}()
+	defer l.leave(budget.Host(nc.RemoteAddr().String()))
 	k, err := l.cfg.handshake(l.accepting, nc, socketType)
 	if err != nil {
 		return

@@ -295,3 +295,97 @@ func TestListenersRefusePeersBeyondTheirLimit(t *testing.T) {
 		t.Error("a second subscriber was let in")
 	}
 }
+
+// TestListenersRefuseMorePeersOfAHost: those of other addresses are served, and when one leaves the next is.
+func TestListenersRefuseMorePeersOfAHost(t *testing.T) {
+	full := make(chan string, 10)
+	l, err := Config{MaxPeersOfHost: 2, Full: func(peer string) { full <- peer }}.ListenSub("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dial := func(from string) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.DialContext(t.Context(), "tcp", l.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		return c
+	}
+	greets := func(c net.Conn) bool { _, err := io.ReadFull(c, make([]byte, greetingSize)); return err == nil }
+	first, second := dial("127.0.0.2"), dial("127.0.0.2")
+	if !greets(first) || !greets(second) {
+		t.Fatal("one of two is not served")
+	}
+	third := dial("127.0.0.2")
+	if greets(third) {
+		t.Error("a third one of the address is served")
+	}
+	if peer := <-full; peer != third.LocalAddr().String() {
+		t.Errorf("%s was turned away", peer)
+	}
+	if !greets(dial("127.0.0.3")) {
+		t.Error("another address is not served")
+	}
+	_ = first.Close()
+	eventually(t, "there is room again", func() bool { return greets(dial("127.0.0.2")) })
+}
+
+// TestAMessageHasATimeLimit: from its first byte to its last, however many arrive between, with heartbeats and without. A publisher
+// that says nothing, or only answers heartbeats, has none.
+func TestAMessageHasATimeLimit(t *testing.T) {
+	for minor, play := range map[byte]func(nc net.Conn){
+		0: func(nc net.Conn) { dribble(nc, []byte{flagMore, 200}) },
+		1: func(nc net.Conn) { dribble(nc, []byte{0, 200}) },
+	} {
+		addr := rawListener(t, func(nc net.Conn) {
+			_, _ = nc.Write(opening(minor))
+			go discard(nc)
+			time.Sleep(100 * time.Millisecond) // longer than the limit: nothing has begun
+			play(nc)
+		})
+		sub, err := Config{MessageTimeout: 50 * time.Millisecond}.DialSub(t.Context(), addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sub.Recv(); !errors.Is(err, ErrSlow) {
+			t.Errorf("version 3.%d: %v", minor, err)
+		}
+	}
+}
+
+// dribble sends bytes, and then one after the other until the connection ends.
+func dribble(nc net.Conn, first []byte) {
+	_, err := nc.Write(first)
+	for err == nil {
+		time.Sleep(5 * time.Millisecond)
+		_, err = nc.Write([]byte{1})
+	}
+}
+
+// TestUnknownTopicsEndTheirConnection: the rest of their messages is not read. Known ones are asked about once.
+func TestUnknownTopicsEndTheirConnection(t *testing.T) {
+	asked := 0
+	c := Config{Topic: func(_ string, topic []byte) bool { asked++; return string(topic) == "kv" }}
+	addr := rawListener(t, func(nc net.Conn) {
+		_, _ = nc.Write(opening(1))
+		go discard(nc)
+		for range 3 {
+			_, _ = nc.Write(appendMessage(nil, [][]byte{[]byte("kv"), []byte("payload")}))
+		}
+		_, _ = nc.Write(append([]byte{flagMore, 5}, "other"...)) // and no more of it
+		_, _ = nc.Read(make([]byte, 1))
+	})
+	sub, err := c.DialSub(t.Context(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		recv(t, sub)
+	}
+	if _, err := sub.Recv(); !errors.Is(err, ErrTopic) || asked != 2 {
+		t.Errorf("%v, asked %d times", err, asked)
+	}
+}

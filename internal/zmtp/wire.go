@@ -192,6 +192,11 @@ type reader struct {
 	command func(body []byte) error
 	share   *budget.Share
 
+	// topic is asked about the first frame of a message, unless that is known; nil for none. within is set while a message arrives.
+	topic  func(topic []byte) bool
+	known  []byte
+	within func(message bool)
+
 	frames  Message
 	large   int      // bytes of frames whose buffers are not kept
 	buffers [][]byte // of frames, by position; none is larger than growStep
@@ -205,6 +210,7 @@ func (r *reader) next() (Message, error) {
 	r.share.Put(r.large)
 	r.large = 0
 	total := 0
+	defer r.inside(false)
 	for {
 		flags, n, err := r.header()
 		if err != nil {
@@ -217,10 +223,15 @@ func (r *reader) next() (Message, error) {
 			if err := r.readCommand(n); err != nil {
 				return nil, err
 			}
+			r.inside(len(r.frames) > 0)
 			continue
 		}
 		if len(r.frames) == r.cfg.MaxFrames {
 			return nil, fmt.Errorf("%w: more than %d frames", ErrLimit, r.cfg.MaxFrames)
+		}
+		asked := r.topic != nil && len(r.frames) == 0
+		if asked && n > maxTopic {
+			return nil, fmt.Errorf("%w: topic of %d bytes", ErrLimit, n)
 		}
 		if n > uint64(r.cfg.MaxFrame) || n > uint64(r.cfg.MaxMessage-total) {
 			return nil, fmt.Errorf("%w: frame of %d bytes after %d", ErrLimit, n, total)
@@ -230,11 +241,33 @@ func (r *reader) next() (Message, error) {
 		if err != nil {
 			return nil, err
 		}
+		if asked && !r.asks(body) {
+			return nil, ErrTopic
+		}
 		r.frames = append(r.frames, body)
 		if flags&flagMore == 0 {
 			return r.frames, nil
 		}
 	}
+}
+
+// inside records that a message has begun, or is complete.
+func (r *reader) inside(message bool) {
+	if r.within != nil {
+		r.within(message)
+	}
+}
+
+// asks reports whether a message with this topic can be sent.
+func (r *reader) asks(topic []byte) bool {
+	if len(topic) > 0 && bytes.Equal(topic, r.known) {
+		return true
+	}
+	if !r.topic(topic) {
+		return false
+	}
+	r.known = append(r.known[:0], topic...)
+	return true
 }
 
 // frame reads the body of the next frame of a message into the buffer kept for its position.
@@ -268,6 +301,7 @@ func (r *reader) header() (flags byte, n uint64, err error) {
 	if flags, err = r.br.ReadByte(); err != nil {
 		return 0, 0, err
 	}
+	r.inside(true)
 	if flags&^flagsKnown != 0 || flags&(flagCommand|flagMore) == flagCommand|flagMore {
 		return 0, 0, fmt.Errorf("%w: frame with flags %#x", ErrMalformed, flags)
 	}

@@ -279,6 +279,7 @@ func (v *victim) attackers() (stop func() string) {
 	}
 	cmd := exec.Command("nice", "-n", "19", self)
 	cmd.Env = append(os.Environ(), attackEnv+"="+string(text), "GOMEMLIMIT=2GiB")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // for Setpriority
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		v.t.Fatal(err)
@@ -297,6 +298,7 @@ func (v *victim) attackers() (stop func() string) {
 	}
 	stop = sync.OnceValue(func() string {
 		_ = in.Close()
+		_ = syscall.Setpriority(syscall.PRIO_PGRP, cmd.Process.Pid, 0) // or their end takes minutes on a busy machine
 		done, acts := make(chan error, 1), []byte(nil)
 		go func() {
 			acts, _ = io.ReadAll(out)
@@ -305,7 +307,7 @@ func (v *victim) attackers() (stop func() string) {
 		select {
 		case err = <-done:
 		case <-time.After(patience):
-			_ = cmd.Process.Kill() // they have the lowest priority: on a busy machine their end can take long
+			_ = cmd.Process.Kill()
 			if ended := <-done; ended != nil {
 				v.t.Logf("the attackers were killed: %v", ended)
 			}
