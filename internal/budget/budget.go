@@ -124,8 +124,9 @@ type Account struct {
 	prev, next *Account // in the owner's list
 }
 
-// Open begins an account. connection is empty if the owner is a tenant: other tenants can share its connection. shed is called at most once, before Complete or Close return: it must make the holder close the
-// account soon, must not wait and must not use the budget. With a nil shed the account is never shed.
+// Open begins an account. connection is empty if the owner is a tenant: other tenants can share its connection. shed is called at most
+// once, before Complete or Close return: it must make the holder close the account soon, must not wait and must not use the budget. With a
+// nil shed the account is never shed.
 func (b *Budget) Open(part Part, owner, connection string, shed func()) *Account {
 	a := &Account{budget: b, part: part, began: b.now(), onShed: shed}
 	b.mu.Lock()
