@@ -1,5 +1,7 @@
 package picker
 
+import "context"
+
 // Outcome is how a request ended.
 type Outcome uint8
 
@@ -21,4 +23,21 @@ const (
 // String is the value of the metric label.
 func (o Outcome) String() string {
 	return [...]string{"completed", "client_gone", "failed", "rejected", "unreported"}[o]
+}
+
+// release ends what a request for which no endpoint was found has held.
+func (v *view) release(ctx context.Context, in *Request, c *caller) {
+	c.pass.Release()
+	if in.Again != nil {
+		in.Again.handoff.lease.release()
+		v.stats.outcomes[endOf(ctx)].Add(1)
+	}
+}
+
+// endOf is how a request has ended that was picked for before, and now found no endpoint.
+func endOf(ctx context.Context) Outcome {
+	if ctx.Err() != nil {
+		return ClientGone
+	}
+	return Failed
 }

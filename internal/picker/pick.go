@@ -47,9 +47,7 @@ type scratch struct {
 // pick is Pick for one pool.
 func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error) {
 	start := p.now()
-	if in.Steps != nil {
-		in.Steps.Began = start
-	}
+	in.Steps.begin(start)
 	s := p.scratch.Get().(*scratch)
 	defer p.release(s)
 	r := &s.request
@@ -127,23 +125,6 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 		s.scored = false
 	}
 	return p.choose(current, s, state)
-}
-
-// release ends what a request for which no endpoint was found has held.
-func (v *view) release(ctx context.Context, in *Request, c *caller) {
-	c.pass.Release()
-	if in.Again != nil {
-		in.Again.handoff.lease.release()
-		v.stats.outcomes[endOf(ctx)].Add(1)
-	}
-}
-
-// endOf is how a request has ended that was picked for before, and now found no endpoint.
-func endOf(ctx context.Context) Outcome {
-	if ctx.Err() != nil {
-		return ClientGone
-	}
-	return Failed
 }
 
 // pickState is what a pick keeps of its request besides the scratch: its caller, where it can go, and its prompt.

@@ -7,7 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
-// Request is the request to pick an endpoint for.
+// Request is the request to pick an endpoint for. It has many fields because each gateway and route shows something else of a request.
 type Request struct {
 	Route openai.Route
 	Body  []byte

@@ -34,6 +34,13 @@ type Steps struct {
 	Ended [NumSteps]time.Time
 }
 
+// begin takes down when the pick has begun; it has no effect on nil.
+func (s *Steps) begin(at time.Time) {
+	if s != nil {
+		s.Began = at
+	}
+}
+
 // end takes down the end of a step; on nil, which is nearly always, it does not even look at the clock.
 func (s *Steps) end(step Step, now timeNow) {
 	if s != nil {
