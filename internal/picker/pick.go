@@ -100,8 +100,7 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 
 	state := &pickState{
 		id: in.ID, routing: in.Routing, dropsPriority: dropsPriority, salt: salt, invoked: invokedModel(in), cutsUsage: in.CutsUsage,
-		again:     in.Again != nil,
-		generates: in.Generates, steps: in.Steps, start: start,
+		again: in.Again != nil, generates: in.Generates, steps: in.Steps, start: start,
 		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}

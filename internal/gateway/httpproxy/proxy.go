@@ -368,8 +368,8 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	e.pick = picker.Request{
 		ID: out.id, Route: route, Body: body.Bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.Bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
-		Saltable: r.URL.Path == openai.Generate, Invokes: r.URL.Path == openai.Invocations, CutsUsage: true, Splits: true, Steps: out.span.Steps(),
-		Facts: out.usage.Facts(),
+		Saltable: r.URL.Path == openai.Generate, Invokes: r.URL.Path == openai.Invocations, CutsUsage: true, Splits: true,
+		Steps: out.span.Steps(), Facts: out.usage.Facts(),
 	}
 	e.pick.Rename = e.rename
 	if streams[route] && parsed {

@@ -204,7 +204,9 @@ func (t responseTeller) response(status string, output []any, usage any) map[str
 			out["tool_choice"] = t.req.ToolChoice
 		}
 	}
-	for field, given := range map[string]string{"truncation": t.req.Truncation, "service_tier": t.req.ServiceTier, "instructions": t.req.Instructions} {
+	for field, given := range map[string]string{
+		"truncation": t.req.Truncation, "service_tier": t.req.ServiceTier, "instructions": t.req.Instructions,
+	} {
 		if given != "" {
 			out[field] = given
 		}
