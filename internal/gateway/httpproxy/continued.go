@@ -174,7 +174,7 @@ func (c *continued) goOn() {
 	e, cause := c.exchange, c.broken
 	c.broken = nil
 	first, accounted := !c.tried, false
-	for i := e.attempt + 1; i < len(e.decision.Targets) && c.state.Ready() && e.request.Context().Err() == nil; i++ {
+	for i := e.attempt + 1; i < len(e.decision.Targets) && c.state.Ready() && c.ctx.Err() == nil; i++ {
 		if !accounted {
 			e.aborted(cause)
 			accounted = true
@@ -218,7 +218,7 @@ func (c *continued) failed(err error) {
 	e.log("Attempt failed", err)
 	e.client.span.Failed("continued")
 	var status statusError
-	if transport.LocalFault(err) || errors.As(err, &status) && !picker.ServerError(int(status)) {
+	if c.ctx.Err() != nil || transport.LocalFault(err) || errors.As(err, &status) && !picker.ServerError(int(status)) {
 		e.decision.Abandon()
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -276,6 +277,32 @@ func TestAClientThatLeavesIsNotContinuedFor(t *testing.T) {
 	h.outcomes(map[picker.Outcome]int64{picker.ClientGone: 1})
 	if others.Load() != 0 || h.picker.Stats()[0].Endpoints[0].Failures != 0 {
 		t.Errorf("%d others were asked, %+v", others.Load(), h.picker.Stats()[0].Endpoints[0])
+	}
+}
+
+// TestTheTimeOfTheRouteEndsAStreamThatCanBeContinued: no other engine is asked, and none is blamed.
+func TestTheTimeOfTheRouteEndsAStreamThatCanBeContinued(t *testing.T) {
+	var others atomic.Int64
+	first := named("first", engine(t, func(w http.ResponseWriter, r *http.Request) {
+		counts("a", 1, func(http.ResponseWriter) { <-r.Context().Done() }, nil)(w, r)
+	}), engine(t, counts("b", 0, nil, func(asked) { others.Add(1) })))
+	first.Policy.ContinueStreams = true
+	h := newHouse(t, Options{}, first)
+	route := routeTo("first")
+	route.Timeout = 200 * time.Millisecond
+	h.apply([]picker.Spec{first}, route)
+	answer := h.post("/v1/completions", strings.Replace(tokenRequest, `"m"`, `"chat"`, 1))
+	if text, err := io.ReadAll(answer.Body); err == nil {
+		t.Errorf("the answer is complete: %s", text)
+	}
+	h.outcomes(map[picker.Outcome]int64{picker.Failed: 1})
+	for i, ep := range h.picker.Stats()[0].Endpoints {
+		if ep.Failures != 0 {
+			t.Errorf("%d failures of endpoint %d", ep.Failures, i)
+		}
+	}
+	if others.Load() != 0 || h.proxy.suspects.Any() {
+		t.Errorf("%d other engines were asked; requests are suspect: %t", others.Load(), h.proxy.suspects.Any())
 	}
 }
 
