@@ -48,6 +48,7 @@ type Decision struct {
 	Targets []Target
 
 	routed *Route // nil without a ModelRoute
+	facts  *Facts // nil where no use is recorded
 
 	view     *view
 	now      timeNow

@@ -43,12 +43,21 @@ func (f *Facts) placed(v *view, in *Request, r *openai.Request) {
 	}
 }
 
+// kept is a copy for the decision, because another pick of the request can change the original; nil of nil.
+func (f *Facts) kept() *Facts {
+	if f == nil {
+		return nil
+	}
+	own := *f
+	return &own
+}
+
 // entered enters the tenant of a request; it has no effect on nil.
 func (f *Facts) entered(v *view, c *caller) {
 	if f == nil {
 		return
 	}
-	f.Tenant = v.spec.Policy.Admission.Tenants.shown(c.name)
+	f.Tenant, f.Class = v.spec.Policy.Admission.Tenants.shown(c.name), ""
 	if c.class != nil {
 		f.Class = c.class.Name
 	}
@@ -102,13 +111,15 @@ type Used struct {
 	GeneratedCounted bool
 	// Charged to the tenant, for the prompt and the answer; 0 where tenants are not distinguished.
 	Charged int64
+	// Facts are those of the pick; nil when it had none to fill in.
+	Facts *Facts
 }
 
 // Used is what the request has used, once the decision has ended.
 func (d *Decision) Used() Used {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	u := Used{Prompt: d.PromptTokens, Cached: d.found, Generated: d.output.Tokens, Charged: d.caller.pass.Charged()}
+	u := Used{Prompt: d.PromptTokens, Cached: d.found, Generated: d.output.Tokens, Charged: d.caller.pass.Charged(), Facts: d.facts}
 	if d.reported.Prompt >= 0 {
 		u.Prompt, u.PromptCounted = d.reported.Prompt, true
 	}

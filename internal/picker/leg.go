@@ -81,7 +81,7 @@ func (o HandoffOutcome) String() string {
 
 // NoDecoder is the outcome of a hand-off for which no endpoint to decode was picked.
 func NoDecoder(ctx context.Context) HandoffOutcome {
-	if ctx.Err() != nil {
+	if endOf(ctx) == ClientGone {
 		return HandoffClientGone
 	}
 	return HandoffNoDecode

@@ -1,6 +1,9 @@
 package picker
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Outcome is how a request ended.
 type Outcome uint8
@@ -36,7 +39,7 @@ func (v *view) release(ctx context.Context, in *Request, c *caller) {
 
 // endOf is how a request has ended that was picked for before, and now found no endpoint.
 func endOf(ctx context.Context) Outcome {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) { // not the time that its route sets
 		return ClientGone
 	}
 	return Failed

@@ -54,13 +54,13 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 
 	v, err := p.read(p.current.Load(), in, r)
 	s.sequences = sequencesOf(r)
-	in.Facts.placed(v, in, r)
 	if err == nil && in.Again == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
 		err = tooLarge(v.spec.MaxRequestBody)
 	}
 	if err != nil {
 		return nil, p.refusal(in, err)
 	}
+	in.Facts.placed(v, in, r)
 	ctx, cancel := in.Routing.bound(ctx, p.now())
 	defer cancel()
 	var caller caller
@@ -99,8 +99,8 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 
 	state := &pickState{
-		id: in.ID, routing: in.Routing, dropsPriority: dropsPriority, salt: salt, invoked: invokedModel(in), cutsUsage: in.CutsUsage,
-		again: in.Again != nil, generates: in.Generates, steps: in.Steps, start: start,
+		id: in.ID, routing: in.Routing, facts: in.Facts, dropsPriority: dropsPriority, salt: salt, invoked: invokedModel(in),
+		cutsUsage: in.CutsUsage, again: in.Again != nil, generates: in.Generates, steps: in.Steps, start: start,
 		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
@@ -130,6 +130,7 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 type pickState struct {
 	id        string
 	routing   *Routing // nil without a ModelRoute
+	facts     *Facts   // nil where no use is recorded
 	again     bool     // it was picked for before
 	steps     *Steps
 	start     time.Time
@@ -411,7 +412,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		takesUsage: state.cutsUsage && !state.unparsed && r.TakesUsage, takesReport: state.cutsUsage && !state.unparsed && r.TakesReport,
 		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
-	d.routed = state.routing.describe(r.Model)
+	d.routed, d.facts = state.routing.describe(r.Model), state.facts.kept()
 	d.describeLeg(s, state)
 	if !state.again {
 		d.charge(d.PromptTokens)

@@ -112,6 +112,7 @@ func New(sinks ...Sink) *Log {
 type Request struct {
 	log    *Log
 	facts  picker.Facts
+	had    *picker.Facts // those of the last decision that has ended; nil without one
 	record Record
 }
 
@@ -177,15 +178,23 @@ func (r *Request) FirstToken(after time.Duration) {
 	}
 }
 
-// Ended takes a decision that has ended.
+// Ended takes a decision that has ended. A request that goes to a fallback of its route has several: the record is of the last one, but
+// its tenant is charged for all.
 func (r *Request) Ended(d *picker.Decision, outcome picker.Outcome, after time.Duration) {
 	if r == nil {
 		return
 	}
 	used, to := d.Used(), &r.record
+	facts := r.facts
+	if used.Facts != nil {
+		facts = *used.Facts
+	}
+	r.had = &facts
 	to.Outcome, to.Duration, to.Endpoint = outcome.String(), milliseconds(after), used.Endpoint
-	to.ServedModel, to.Adapter = r.facts.Base, r.facts.Adapter
-	to.PromptTokens, to.CompletionTokens, to.ChargedTokens = used.Prompt, used.Generated, used.Charged
+	to.ServedModel, to.Adapter = facts.Base, facts.Adapter
+	to.PromptTokens, to.CompletionTokens = used.Prompt, used.Generated
+	to.ChargedTokens += used.Charged
+	to.CachedTokens = nil
 	switch to.PromptSource = Estimate; {
 	case used.PromptCounted:
 		to.PromptSource = Engine
@@ -200,6 +209,13 @@ func (r *Request) Ended(d *picker.Decision, outcome picker.Outcome, after time.D
 	}
 }
 
+// Over records how a request has ended after its last decision.
+func (r *Request) Over(outcome picker.Outcome, after time.Duration) {
+	if r != nil {
+		r.record.Outcome, r.record.Duration = outcome.String(), milliseconds(after)
+	}
+}
+
 // Close writes the record of a request that was refused or has ended, with the status that the client got, 0 for none. Only the
 // first call counts.
 func (r *Request) Close(status int) {
@@ -207,6 +223,9 @@ func (r *Request) Close(status int) {
 		return
 	}
 	record, f := r.record, &r.facts
+	if r.had != nil {
+		f = r.had
+	}
 	record.Status = status
 	record.Namespace, record.Pool, record.Model, record.Stream, record.Class = f.Namespace, f.Pool, f.Model, f.Stream, f.Class
 	if f.Pool != "" {

@@ -104,11 +104,13 @@ func (e *exchange) run(ctx context.Context) {
 	defer func() {
 		e.decision.End(outcome)
 		e.client.span.Ended(outcome)
-		if !e.fallen {
-			after := e.since()
-			e.client.usage.Ended(e.decision, outcome, after)
-			observer.Ended(e.decision, outcome, after)
+		after := e.since()
+		if e.fallen { // no other decision has followed
+			e.client.usage.Over(outcome, after)
+			return
 		}
+		e.client.usage.Ended(e.decision, outcome, after)
+		observer.Ended(e.decision, outcome, after)
 	}()
 	for range maxRounds {
 		result, in := e.targets(ctx, &outcome), e.pick

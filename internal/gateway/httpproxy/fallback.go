@@ -48,37 +48,52 @@ func (e *exchange) fallBack(r result) bool {
 	if r.costs() && (e.unretried || !e.mayRetry()) {
 		return false
 	}
-	e.dropHandedOver()
-	e.decision.End(picker.Failed)
-	e.proxy.options.Observer.Ended(e.decision, picker.Failed, e.since())
-	e.fallen = e.proxy.picker.FallBack(&e.pick, e.full)
-	return true
+	if e.fallen = e.proxy.picker.FallBack(&e.pick, e.full); e.fallen { // its time can have ended just now
+		e.leave()
+	}
+	return e.fallen
 }
 
-// pickAgain chooses other targets for the request, after it waited until there is room, if none is free now.
+// leave ends the decision of a request that goes to a fallback of its route. A pick that has gone there can have ended it before.
+func (e *exchange) leave() {
+	e.dropHandedOver()
+	e.decision.End(picker.Failed)
+	after := e.since()
+	e.client.usage.Ended(e.decision, picker.Failed, after)
+	e.proxy.options.Observer.Ended(e.decision, picker.Failed, after)
+}
+
+// pickAgain chooses other targets for the request, after it waited until there is room, if none is free now. The pick can go to a
+// fallback of the request's route by itself.
 func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
-	in.Again, in.Steps, in.Streams = e.decision, nil, nil
+	before, handedOver := e.decision, in.HandedOver
+	in.Again, in.Steps, in.Streams = before, nil, nil
 	if e.fallen {
 		in.Again = nil
 	}
 	d, err := e.proxy.picker.Pick(ctx, &in)
-	if err == nil {
-		moved := d.Spec().Namespace+"/"+d.Pool != e.decision.Spec().Namespace+"/"+e.decision.Pool
-		e.decision, e.attempt, e.last, e.fallen = d, 0, nil, false
-		if moved {
-			return e.moved()
-		}
-		if in.HandedOver && d.Leg() != picker.DecodeLeg { // only the endpoint that has prefilled is left
-			e.dropHandedOver()
-			e.pick.Splits = false
-		}
-	} else if in.HandedOver {
-		e.decision.Handoff(picker.NoDecoder(ctx))
+	left := in.Again == nil
+	if handedOver && (err != nil || left) {
+		before.Handoff(picker.NoDecoder(ctx))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if left && !e.fallen {
+		e.leave()
+	}
+	e.decision, e.attempt, e.last, e.fallen = d, 0, nil, false
+	if left {
+		return e.moved()
+	}
+	if handedOver && d.Leg() != picker.DecodeLeg { // only the endpoint that has prefilled is left
+		e.dropHandedOver()
+		e.pick.Splits = false
+	}
+	return nil
 }
 
-// moved prepares the request for another pool than before.
+// moved prepares the request for a backend of its route that is another one than before.
 func (e *exchange) moved() error {
 	e.client.span.Picked(e.decision)
 	e.proxy.options.Observer.Picked(e.decision)
