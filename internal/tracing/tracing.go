@@ -142,9 +142,10 @@ func (r *Request) Picked(d *picker.Decision) {
 	}
 }
 
-// pick makes the spans of the steps. failed is why the pick ended in the step that has no end, nil if it did not.
+// pick makes the spans of the steps, once. failed is why the pick ended in the step that has no end, nil if it did not.
 func (r *Request) pick(failed *string) {
 	from := r.steps.Began
+	r.steps.Began = time.Time{}
 	if from.IsZero() {
 		return
 	}

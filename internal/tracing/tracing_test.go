@@ -19,6 +19,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
+	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
@@ -252,6 +253,34 @@ func TestEveryAttemptIsTraced(t *testing.T) {
 	}
 	goesOn(t, e.header(t), attempts[1], "")
 	expect(t, s.one(t, "POST /v1/chat/completions"), "kvasir.endpoint", "uid-1/0")
+}
+
+// TestTheStepsOfAPickAreTracedOnce, also of a request that goes on to the fallback of its route.
+func TestTheStepsOfAPickAreTracedOnce(t *testing.T) {
+	s, e := newStation(t), newEngine(t)
+	tracer, flush := open(t, tracing.Config{Endpoint: s.grpc})
+	pool := func(name, address string) picker.Spec {
+		return picker.Spec{
+			Namespace: "default", Name: name, Model: name, Engine: "VLLM", NoEvents: true, BlockTokens: 16,
+			Policy:    picker.PolicySpec{Strategy: policy.Config{Type: policy.RoundRobin}, CircuitFailures: 1000, RetryConnect: true, Attempts: 1},
+			Endpoints: []endpoint.Endpoint{{ID: endpoint.ID{Pod: name}, Pod: name, Address: address, RankHeader: -1, Ready: true, Serving: true}},
+		}
+	}
+	p := picker.New(picker.Options{Log: logr.Discard()})
+	if err := p.Apply([]picker.Spec{pool("a", "127.0.0.1:1"), pool("b", e.address)}, modelroute.Route{
+		Namespace: "default", Name: "m", Models: []string{"m"}, Rules: []modelroute.Rule{{
+			Backends: []modelroute.Backend{{Pool: "default/a", Weight: 1}}, Fallbacks: []modelroute.Backend{{Pool: "default/b"}},
+			On: modelroute.Of(modelroute.Down), Within: time.Minute,
+		}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if status := proxied(t, tracer, p, chat, "Traceparent", "00-"+traceID+"-"+parentID+"-01"); status != 200 {
+		t.Fatalf("status %d", status)
+	}
+	flush()
+	s.one(t, "kvasir.parse")
+	expect(t, s.one(t, "POST /v1/chat/completions"), "kvasir.pool", "b")
 }
 
 func TestARefusalIsTracedToTheStepThatRefused(t *testing.T) {
