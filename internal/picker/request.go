@@ -66,7 +66,7 @@ type Request struct {
 	Facts *Facts
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
-	// Streams is called before the request waits, if its client asked for a stream, with the policy of its pool; nil is not
-	// called.
+	// Streams is called before the request waits for a pool, if its client asked for a stream, with the policy of the pool; nil is
+	// not called.
 	Streams func(policy *PolicySpec)
 }

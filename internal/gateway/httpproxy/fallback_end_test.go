@@ -208,7 +208,8 @@ func TestAFallbackGetsNoLegOfAnotherPool(t *testing.T) {
 		answerJSON(w, 200, `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":100,"completion_tokens":1},`+
 			`"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_host":"p"}}`)
 	})
-	if answer := h.post("/v1/completions", strings.Replace(prompted(`,"max_tokens":50`), `"m"`, `"chat"`, 1)); answer.StatusCode != http.StatusOK {
+	body := strings.Replace(prompted(`,"max_tokens":50`), `"m"`, `"chat"`, 1)
+	if answer := h.post("/v1/completions", body); answer.StatusCode != http.StatusOK {
 		t.Fatalf("status %d: %s", answer.StatusCode, read(t, answer))
 	}
 	if len(p.requests()) != 1 {
@@ -219,4 +220,23 @@ func TestAFallbackGetsNoLegOfAnotherPool(t *testing.T) {
 	}
 	h.even(2)
 	h.idle()
+}
+
+// TestAClientThatWaitsForAFallbackGetsComments, though the pool before has let it wait for nothing.
+func TestAClientThatWaitsForAFallbackGetsComments(t *testing.T) {
+	second := waiting(named("second", nobodyAt(t)))
+	second.Policy.Comments = 5 * time.Millisecond
+	specs := []picker.Spec{waiting(named("first", nobodyAt(t))), second}
+	specs[0].Endpoints = nil
+	h := newHouse(t, Options{}, specs...)
+	route := fallingBack("first", "second")
+	route.Rules[0].On = modelroute.Of(modelroute.Cold)
+	h.apply(specs, route)
+	ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+"/v1/completions", strings.NewReader(`{"model":"chat","prompt":[1],"stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	twoComments(t, h.do(r))
 }
