@@ -234,7 +234,8 @@ func TestAClientThatWaitsForAFallbackGetsComments(t *testing.T) {
 	h.apply(specs, route)
 	ctx, cancel := context.WithTimeout(t.Context(), patience/4)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+"/v1/completions", strings.NewReader(`{"model":"chat","prompt":[1],"stream":true}`))
+	body := strings.NewReader(`{"model":"chat","prompt":[1],"stream":true}`)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+"/v1/completions", body)
 	if err != nil {
 		t.Fatal(err)
 	}
