@@ -18,6 +18,8 @@ const (
 	ceilingSteps = 12
 	// tokenStep is the first step above a ceiling of tokens.
 	tokenStep = 512
+	// mostSequences bounds the answers to a prompt and the prompts of a request: their product does not overflow.
+	mostSequences = 1 << 30
 )
 
 // ceiling is the limit of an endpoint's queue, as its refusals have shown it. vLLM 0.29 and newer refuse requests beyond
@@ -83,6 +85,14 @@ func (c *ceiling) places(now time.Time, l *load.View) int {
 	return max(0, sequences-l.Sequences)
 }
 
+// holds reports whether so many sequences do not exceed the limit as it was last confirmed, where one is known.
+func (c *ceiling) holds(now time.Time, sequences int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, known := stepsSince(c.sequences.at, now)
+	return !known || sequences <= c.sequences.most
+}
+
 // maxSequences is the most sequences that can be in the endpoint now. c.mu is held.
 func (c *ceiling) maxSequences(now time.Time) int {
 	steps, ok := stepsSince(c.sequences.at, now)
@@ -104,8 +114,11 @@ func (c *ceiling) maxTokens(now time.Time) float64 {
 // needs is how many sequences an endpoint must have room for.
 func (s *scratch) needs() int { return max(1, s.sequences) }
 
-// sequencesOf is how many sequences a request has in an engine: one for each answer to each prompt.
-func sequencesOf(r *openai.Request) int { return max(1, r.N) * max(1, len(r.Prompts)) }
+// sequencesOf is how many sequences a request has in an engine: one for each answer to each prompt. More than any engine takes are
+// mostSequences.
+func sequencesOf(r *openai.Request) int {
+	return max(1, min(r.N, mostSequences)) * max(1, min(len(r.Prompts), mostSequences))
+}
 
 // stepsSince is how many steps a limit was confirmed ago; not ok when it is forgotten.
 func stepsSince(at, now time.Time) (steps int, ok bool) {

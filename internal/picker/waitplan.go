@@ -32,7 +32,8 @@ const (
 	// patience is how much prefill a second of waiting outweighs, in seconds: a request is overtaken by one whose prefill
 	// takes a second less unless it has waited 50 s longer.
 	patience = 0.02
-	// A request that has waited for more than overduePart of its time to live is overtaken at most mostOvertaken times more.
+	// A request that has waited for more than overduePart of its time to live is overtaken at most mostOvertaken times more. If its endpoint
+	// has room for some of its sequences only, that room is kept for it then.
 	overduePart, mostOvertaken = 0.5, 3
 	// overtakenEnough is the cost of such a request: less than any other.
 	overtakenEnough = -1e9
@@ -214,9 +215,7 @@ func (q *admissionQueue) next(now time.Time, v *view) *admission.Ticket {
 			return nil
 		}
 		if w.placement.look == q.looks || w.placement.endpoint < 0 {
-			for _, late := range l.overdue {
-				late.overtaken++
-			}
+			l.overtakes(w)
 			return &w.ticket
 		}
 		w.placement.at = time.Time{} // chosen by what was known earlier
@@ -257,13 +256,20 @@ type look struct {
 	// left is how many placements can be computed, and toCompare how many prompts can be compared with endpoints.
 	left, toCompare int
 	overdue         []*waiter
-	order           []*waiter // of one tenant
+	// narrow are overdue requests whose endpoints have room, but not for all of their sequences; kept are the endpoints whose room is kept
+	// for one of them.
+	narrow []*waiter
+	kept   []bool
+	order  []*waiter // of one tenant
 }
 
 // choose is next, by placements that are not too old. Requests that have to wait count as work of their endpoints for those
-// behind them, in the order in which they would be released. The overdue requests that are passed over are left in l.overdue.
+// behind them, in the order in which they would be released. The overdue requests that are passed over are left in l.overdue and
+// l.narrow.
 func (l *look) choose() (chosen *waiter) {
-	l.ahead, l.overdue = make([]queued, len(l.view.members)), l.overdue[:0]
+	l.ahead, l.overdue, l.narrow = make([]queued, len(l.view.members)), l.overdue[:0], l.narrow[:0]
+	l.kept = resize(l.kept, len(l.view.members))
+	clear(l.kept)
 	l.queue.tickets.EachTenant(func(tickets []*admission.Ticket) bool {
 		l.order = l.order[:0]
 		for _, t := range tickets {
@@ -282,6 +288,7 @@ func (l *look) choose() (chosen *waiter) {
 				}
 			case !l.takes(p.endpoint, w.sequences):
 				l.ahead[p.endpoint].add(&p.work)
+				l.keepFor(w)
 			case chosen == nil:
 				chosen = w
 			case w.late(l.now):
@@ -293,8 +300,36 @@ func (l *look) choose() (chosen *waiter) {
 	return chosen
 }
 
+// overtakes counts that a request is released before others that are overdue.
+func (l *look) overtakes(released *waiter) {
+	for _, late := range l.overdue {
+		late.overtaken++
+	}
+	for _, late := range l.narrow {
+		if late.placement.endpoint == released.placement.endpoint {
+			late.overtaken++
+		}
+	}
+}
+
+// keepFor keeps what room its endpoint has for a request that waits for more of it, if the request was overtaken often enough. One that
+// exceeds the limit of the endpoint is not worth that.
+func (l *look) keepFor(w *waiter) {
+	endpoint := w.placement.endpoint
+	switch {
+	case !l.free[endpoint] || !w.late(l.now) || !l.view.members[endpoint].ceiling.holds(l.now, w.sequences):
+	case w.overtaken >= mostOvertaken:
+		l.kept[endpoint] = true
+	default:
+		l.narrow = append(l.narrow, w)
+	}
+}
+
 // takes reports whether an endpoint can be sent a request of so many sequences now.
 func (l *look) takes(endpoint, sequences int) bool {
+	if l.kept[endpoint] {
+		return false
+	}
 	if !l.free[endpoint] || sequences == 1 {
 		return l.free[endpoint]
 	}

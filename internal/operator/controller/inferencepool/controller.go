@@ -125,7 +125,7 @@ type memory struct {
 	rehearsal    rehearsal
 	// references is what is known of what the pool names.
 	references references
-	// family is that of the first addresses of pods; empty until the API server has given it to a Service of the pool.
+	// family is that of the first addresses of pods; empty until the API server has given it to a Service of the pool, or a pod has one.
 	family corev1.IPFamily
 }
 
@@ -235,6 +235,7 @@ func (r *scope) run(ctx context.Context) (reconcile.Result, error) {
 	}
 	(&referenceCheck{r}).findReferences(ctx)
 	network, childrenErr := (&children{r, seen.observed}).keep(ctx)
+	r.memory.guessFamily(seen.pods)
 	gateway, err := (&gatewayReader{r}).read(ctx)
 	childrenErr = cmp.Or(childrenErr, err)
 	pods := &outcome{}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -314,6 +315,22 @@ func (m *memory) learnFamily(stored *unstructured.Unstructured) {
 	}
 	if families, _, _ := unstructured.NestedStringSlice(stored.Object, "spec", "ipFamilies"); len(families) > 0 {
 		m.family = corev1.IPFamily(families[0])
+	}
+}
+
+// guessFamily takes the family from the pods that there are, as long as no Service was read: a pod that is created meanwhile could never be
+// reached otherwise.
+func (m *memory) guessFamily(pods []*corev1.Pod) {
+	for _, pod := range pods {
+		if m.family != "" {
+			return
+		}
+		if ip, err := netip.ParseAddr(pod.Status.PodIP); err == nil {
+			m.family = corev1.IPv4Protocol
+			if ip.Unmap().Is6() {
+				m.family = corev1.IPv6Protocol
+			}
+		}
 	}
 }
 
