@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,9 +40,18 @@ type Options struct {
 // present is the file that is written.
 func (o *Options) present() string { return filepath.Join(o.Dir, o.Name+".jsonl") }
 
-// old are the ended files, the oldest first.
+// old are the ended files, the oldest first. Others, such as what a person has copied there, are left alone.
 func (o *Options) old() ([]string, error) {
-	return filepath.Glob(filepath.Join(o.Dir, o.Name+"-*.jsonl")) // sorted, by time
+	names, err := filepath.Glob(filepath.Join(o.Dir, o.Name+"-*.jsonl")) // sorted, by time
+	return slices.DeleteFunc(names, func(name string) bool {
+		_, err := o.ended(name)
+		return err != nil
+	}), err
+}
+
+// ended is the time in the name of an ended file.
+func (o *Options) ended(name string) (time.Time, error) {
+	return time.Parse(stamp, strings.TrimSuffix(strings.TrimPrefix(filepath.Base(name), o.Name+"-"), ".jsonl"))
 }
 
 // Writer writes records to files of bounded size and number. Its methods can be called from any goroutine.
@@ -295,8 +305,7 @@ const stamp = "20060102T150405.000000000"
 func (w *Writer[T]) next(old []string) string {
 	at := w.options.Now().UTC()
 	if len(old) > 0 {
-		text := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(old[len(old)-1]), w.options.Name+"-"), ".jsonl")
-		if last, err := time.Parse(stamp, text); err == nil && !at.After(last) {
+		if last, err := w.options.ended(old[len(old)-1]); err == nil && !at.After(last) {
 			at = last.Add(1)
 		}
 	}

@@ -1,6 +1,9 @@
 package linefile
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -45,5 +48,30 @@ func TestAFullDiskLeavesNoTornLine(t *testing.T) {
 	}
 	if _, whole, err = appendLine(&tight{room: 3, stuck: true}, 0, []byte("another\n")); err == nil || whole {
 		t.Errorf("whole %v, %v", whole, err)
+	}
+}
+
+// TestFilesOfOthersAreLeftAlone: they are neither removed nor read as records.
+func TestFilesOfOthersAreLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	foreign := filepath.Join(dir, "usage-2024-export.jsonl")
+	if err := os.WriteFile(foreign, []byte("foreign\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := Open[string](Options{Title: "log", Dir: dir, Name: "usage", FileBytes: 1 << 10, Files: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		record := strings.Repeat("x", 900)
+		w.Write(&record)
+	}
+	w.Close()
+	var all strings.Builder
+	if err := w.Copy(&all); err != nil || strings.Contains(all.String(), "foreign") || strings.Count(all.String(), "\n") != 2 {
+		t.Errorf("%d records, %v", strings.Count(all.String(), "\n"), err)
+	}
+	if _, err := os.Stat(foreign); err != nil {
+		t.Error(err)
 	}
 }
