@@ -41,6 +41,8 @@ type Pod struct {
 	// Ready to serve, and since when.
 	Ready   bool
 	ReadyAt time.Time
+	// Serves is whether pickers choose it unless it is marked: it is ready, or would be if its reporter were.
+	Serves bool
 	// Synced and Degraded report what pickers know of its cache.
 	Synced, Degraded bool
 	// WarmedUp is whether its warm-up has ended, however.
@@ -92,4 +94,4 @@ func ours(reason string) bool {
 }
 
 // hopeless reports whether nothing is lost with the pod: it cannot serve and will not soon.
-func (p *Pod) hopeless() bool { return !p.Ready && (!p.Running || p.Trouble.Reason != "") }
+func (p *Pod) hopeless() bool { return !p.Ready && !p.Serves && (!p.Running || p.Trouble.Reason != "") }

@@ -49,3 +49,29 @@ func TestAPoolAtZeroGrowsWithTheOldRevisionWhileTheRolloutWaits(t *testing.T) {
 		})
 	}
 }
+
+// TestARolloutKeepsPodsThatServeWithoutTheirReporters: pickers choose them, so that they go one by one as others do, and after those that
+// do not serve.
+func TestARolloutKeepsPodsThatServeWithoutTheirReporters(t *testing.T) {
+	alone := func(p *Pod) {
+		p.Ready, p.Loaded, p.Running, p.Serves, p.Trouble.Reason = false, false, true, true, CrashLooping
+	}
+	broken := func(p *Pod) { alone(p); p.Serves = false }
+	for name, tc := range map[string]struct {
+		pods []Pod
+		size int
+		want []string
+	}{
+		"all are without":       {[]Pod{pod("a", 0, alone), pod("a", 1, alone)}, 2, []string{"create p-b-2"}},
+		"one does not serve":    {[]Pod{pod("a", 0, alone), pod("a", 1, broken)}, 2, []string{"mark a-1 rollout +1h0m0s", "create p-b-2"}},
+		"the pool gets smaller": {[]Pod{pod("b", 0, alone), pod("b", 1, loading(time.Minute))}, 1, []string{"mark b-1 scale-down +1h0m0s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := Make(Input{Now: noon, Pool: Pool{Name: "p", Size: tc.size, Revision: "b", Current: "a", Surge: 1,
+				ProgressDeadline: time.Hour, DrainDeadline: time.Hour}, Pods: tc.pods})
+			if diff := cmp.Diff(tc.want, brief(out.Actions)); diff != "" {
+				t.Errorf("actions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

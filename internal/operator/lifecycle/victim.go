@@ -28,10 +28,10 @@ func standing(p *Pod) int {
 		return 3
 	case p.hopeless():
 		return 0
-	case !p.Ready:
+	case !p.Ready && !p.Serves:
 		return 1
 	}
-	return 2 // held
+	return 2 // held, or without its reporter
 }
 
 func first(a, b bool) int {

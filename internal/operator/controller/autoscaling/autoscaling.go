@@ -167,7 +167,7 @@ func (l *Loop) serving(ctx context.Context, o *v1alpha1.InferencePool) ([]string
 	var uids []string
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if !config.Leaving(p) && !config.Worker(p) && config.PodReady(p) {
+		if !config.Leaving(p) && !config.Worker(p) && config.PodServes(p) {
 			uids = append(uids, string(p.UID))
 		}
 	}

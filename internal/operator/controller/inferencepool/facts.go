@@ -171,6 +171,7 @@ func (r *podFacts) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
 	}
 	p.Loaded, p.LoadedAt = since(pod, corev1.ContainersReady)
 	p.Ready, p.ReadyAt = since(pod, corev1.PodReady)
+	p.Serves = config.PodServes(pod)
 	p.LoadedAt, p.ReadyAt = r.ofNode(pod, p.LoadedAt), r.ofNode(pod, p.ReadyAt)
 	p.Ends, _ = strconv.Atoi(pod.Annotations[v1alpha1.AnnotationEnds])
 	p.Moves, _ = strconv.Atoi(pod.Annotations[v1alpha1.AnnotationMoves])
