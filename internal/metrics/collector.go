@@ -204,8 +204,8 @@ var scrapeSeries = []series[scrape.Stats]{
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers, eventsHeld, eventsLimit,
-		divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
+		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers,
+		eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks,
 	} {
 		out <- d
