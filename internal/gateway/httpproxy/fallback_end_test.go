@@ -75,7 +75,7 @@ func TestARequestThatFallsBackHasOneRecord(t *testing.T) {
 	}{
 		"served": {second: ofAcme(t, "second", serving(t, &body)), picks: 2, change: func(r *usagelog.Record) {
 			r.Pool, r.Class, r.ServedModel, r.Outcome, r.Status = "second", "all in second", "second", "completed", 200
-			r.ChargedTokens = 2 + 2 + int64(len(completed)/4) // for want of a count
+			r.ChargedTokens = 2 + 2 + int64(len(completed)/4) // no count of the engine
 		}},
 		"refused": {second: ofAcme(t, "second"), picks: 1, change: func(*usagelog.Record) {}},
 		"of a client that leaves": {second: waiting(ofAcme(t, "second", nobodyAt(t))), leaves: true, picks: 1, change: func(r *usagelog.Record) {
