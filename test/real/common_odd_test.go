@@ -223,6 +223,7 @@ func spoken(fields object) func(string, int) request {
 // got. Where the engine takes it, the prediction is exact, as are the numbers of tokens, and no odd request makes the ids of others
 // doubtful.
 func TestOddRequests(t *testing.T) {
+	needWholeRun(t)
 	engines := sharedEngines(t)
 	var pickers []*picker
 	for i, c := range configurations {

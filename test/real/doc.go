@@ -34,5 +34,5 @@
 // Flags: -real.release VERSION (or "newest"), -real.wrap COMMAND (what engines are started with, such as
 // "taskset --cpu-list 0-3"), -real.update (writes the release's row of docs/install-vllm.md), -real.record and -real.variants NAMES (the
 // judge's recordings). With KVASIR_REAL_REQUIRED=1 a run that would be skipped fails, and so does one whose budget (-real.budget) leaves
-// out more than two tests.
+// out more than two tests. Tests that begin with needWholeRun are for runs without a budget, and do not count.
 package real

@@ -91,6 +91,16 @@ func need(t *testing.T) {
 	t.Skipf("Real engines cannot be tested here: %v", run.missing)
 }
 
+// needWholeRun skips a test in runs with a budget, such as those of CI, whose time goes to other tests: it starts engines that no other
+// test uses.
+func needWholeRun(t *testing.T) {
+	t.Helper()
+	need(t)
+	if *budgetFlag > 0 {
+		leaveOut(t, "it takes too long for a run with a budget")
+	}
+}
+
 func prepare() (err error) {
 	if run.dir, err = os.MkdirTemp("", "kvasir-real-"); err != nil {
 		return fmt.Errorf("making a temporary directory: %w", err)

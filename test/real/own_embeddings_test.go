@@ -38,7 +38,7 @@ var embeddings = []shape{
 
 // TestEmbeddingsAreFollowed: an engine with a model of embeddings finds what the picker predicts.
 func TestEmbeddingsAreFollowed(t *testing.T) {
-	need(t)
+	needWholeRun(t)
 	engines := startEngines(t, engineConfig{flags: []string{"--runner", "pooling", "--convert", "embed"}})
 	p := startPicker(t, engines, pickerConfig{files: true, partly: true})
 	p.until("events are synced", func() error { return p.conditionsAreTrue("EventsSynced") })
