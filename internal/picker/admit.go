@@ -204,7 +204,7 @@ func (q *admissionQueue) wait(ctx context.Context, w *waiter) error {
 		case err := <-w.over:
 			return err
 		case <-ctx.Done():
-			return q.giveUp(w, ctx.Err())
+			return q.giveUp(ctx, w)
 		case <-w.lead:
 			ticker := time.NewTicker(lookAgain)
 			defer ticker.Stop()
@@ -286,12 +286,13 @@ func (q *admissionQueue) push(now time.Time, v *view, w *waiter) {
 	q.handOver()
 }
 
-// giveUp removes a request whose client has gone.
-func (q *admissionQueue) giveUp(w *waiter, err error) error {
+// giveUp removes a request whose context has ended.
+func (q *admissionQueue) giveUp(ctx context.Context, w *waiter) error {
+	err := ctx.Err()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.tickets.Remove(&w.ticket) {
-		if errors.Is(err, context.DeadlineExceeded) { // it goes to a fallback of its route, or its time is over
+		if errors.Is(context.Cause(ctx), ErrRouteTime) { // it goes to a fallback of its route, or its time is over
 			q.stats.Late++
 		} else {
 			q.stats.Gone++

@@ -34,6 +34,9 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	return d, err
 }
 
+// ErrRouteTime is the cause of a context that has ended because the time that a request's ModelRoute sets is over.
+var ErrRouteTime = errors.New("the time of the request's route is over")
+
 // bound is the context for the pick of a request: the request waits for its pool until it can go to a fallback no more, or its time
 // is over.
 func (t *Routing) bound(ctx context.Context, now time.Time) (context.Context, context.CancelFunc) {
@@ -47,7 +50,7 @@ func (t *Routing) bound(ctx context.Context, now time.Time) (context.Context, co
 	if most == 0 {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, t.arrived.Add(most).Sub(now))
+	return context.WithTimeoutCause(ctx, t.arrived.Add(most).Sub(now), ErrRouteTime)
 }
 
 // FallBack sends a request to the next fallback of its route, after the endpoints of a decision have failed: their queues are full, or

@@ -39,7 +39,7 @@ func (v *view) release(ctx context.Context, in *Request, c *caller) {
 
 // endOf is how a request has ended that was picked for before, and now found no endpoint.
 func endOf(ctx context.Context) Outcome {
-	if errors.Is(ctx.Err(), context.Canceled) { // not the time that its route sets
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrRouteTime) { // a gateway's deadline is one of the client
 		return ClientGone
 	}
 	return Failed

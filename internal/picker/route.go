@@ -164,7 +164,7 @@ func (s *snapshot) tenantOf(rule *modelroute.Rule, m *modelroute.Match, header f
 // target is the backend that the request is for now.
 func (t *Routing) target() *modelroute.Backend { return t.rule.Target(t.chosen, t.step) }
 
-// asked is the model that the client has named, if it differs from the one that the engine gets; empty without a route.
+// asked is the model that the client has named; empty without a route.
 func (t *Routing) asked() string {
 	if t == nil {
 		return ""

@@ -35,7 +35,7 @@ var (
 	errGaveUp    = errors.New("the engine gave the request up")
 	errFull      = errors.New("the engine's queue is full")
 	errEvent     = errors.New("the answer begins with an error")
-	errOverdue   = errors.New("the time of the request's route is over")
+	errOverdue   = picker.ErrRouteTime
 	errStalled   = errors.New("the engine shows no progress")
 )
 
