@@ -2,6 +2,7 @@ package picker
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
@@ -27,7 +28,7 @@ func (f *Facts) placed(v *view, in *Request, r *openai.Request) {
 	f.Namespace, f.Pool, f.Base, f.Stream = v.spec.Namespace, v.spec.Name, v.spec.Model, r.Stream
 	model := r.Model
 	if in.Unparsed {
-		model = modelOf(in.Body)
+		model = in.bodyModel()
 	}
 	asked := model
 	if in.Routing != nil { // by a name that a ModelRoute has
@@ -70,20 +71,15 @@ func (t *TenantsSpec) shown(name string) string {
 		return ""
 	}
 	_, listed := t.Known.ByName(name)
-	if listed || t.Header != "" && t.Known.Len() == 0 && isWord(name) {
+	if listed || t.Header != "" && t.Known.Len() == 0 && len(name) <= tenant.MaxName && isVisible(name) {
 		return name
 	}
 	return otherLabel
 }
 
-// isWord reports whether a name has visible ASCII characters only.
-func isWord(name string) bool {
-	for i := range len(name) {
-		if name[i] <= ' ' || name[i] > '~' {
-			return false
-		}
-	}
-	return len(name) <= tenant.MaxName
+// isVisible reports whether a text has visible ASCII characters only.
+func isVisible(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // ShownTenant is the name of a tenant, as Whose returns it, in records of use.

@@ -36,7 +36,7 @@ func (p *Picker) read(s *snapshot, in *Request, r *openai.Request) (*view, error
 // named is the model that a request is for, as far as a tenant's limits have to know; empty where it cannot be read.
 func (v *view) named(in *Request, r *openai.Request) string {
 	if in.Unparsed && v.spec.Policy.Admission.Tenants != nil {
-		return modelOf(in.Body)
+		return in.bodyModel()
 	}
 	return r.Model
 }
@@ -51,7 +51,7 @@ func (s *snapshot) any(in *Request) (*view, error) {
 		return nil, UnknownModel(model)
 	}
 	if in.Pool == "" && len(pools) > 1 {
-		if v := s.pool(modelOf(in.Body)); v != nil {
+		if v := s.pool(in.bodyModel()); v != nil {
 			pools = []*view{v}
 		}
 	}
@@ -83,10 +83,19 @@ func (s *snapshot) unreadable(in *Request) string {
 	if len(s.routes) == 0 || in.Pool != "" {
 		return ""
 	}
-	if model := modelOf(in.Body); s.routes[model] != nil && s.pool(model) == nil {
+	if model := in.bodyModel(); s.routes[model] != nil && s.pool(model) == nil {
 		return model
 	}
 	return ""
+}
+
+// bodyModel is modelOf of the body of an unparsed request, which is read once.
+func (in *Request) bodyModel() string {
+	if in.named == nil {
+		model := modelOf(in.Body)
+		in.named = &model
+	}
+	return *in.named
 }
 
 // modelOf is the model that a JSON body names, if it does, as engines read it: by its exact name, the last one.

@@ -69,4 +69,6 @@ type Request struct {
 	// Streams is called before the request waits for a pool, if its client asked for a stream, with the policy of the pool; nil is
 	// not called.
 	Streams func(policy *PolicySpec)
+
+	named *string // see bodyModel
 }

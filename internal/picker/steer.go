@@ -1,10 +1,6 @@
 package picker
 
-import (
-	"strings"
-
-	"github.com/kvasir-dev/kvasir/internal/openai"
-)
+import "github.com/kvasir-dev/kvasir/internal/openai"
 
 // Headers, in lower case, that control the engine like the fields of openai.Steering do: vLLM (0.32) takes the priority from
 // a header before it looks into the body, and llm-d's sidecar in front of an engine sends the prefill, and with it the prompt,
@@ -36,7 +32,7 @@ func invokedModel(in *Request) string {
 	if !in.Invokes {
 		return ""
 	}
-	return modelOf(in.Body)
+	return in.bodyModel()
 }
 
 // steering checks what a request controls in the engine against what its class allows. drop reports that its priority must not
@@ -57,7 +53,7 @@ func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (dro
 			return false, badRequest(err)
 		}
 	}
-	if model := invokedModel(in); strings.ContainsFunc(model, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if model := invokedModel(in); !isVisible(model) {
 		return false, UnknownModel(model) // no header can have it
 	}
 	form := false
