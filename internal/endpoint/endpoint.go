@@ -16,12 +16,21 @@ func (id ID) String() string { return id.Pod + "/" + strconv.Itoa(id.Rank) }
 
 // Hash is stable across processes: FNV-1a with Murmur3's finaliser. Rendezvous hashing mixes it with a request's key.
 func (id ID) Hash() uint64 {
-	const prime = 1099511628211
+	return Mix((fnv1a(id.Pod) ^ uint64(id.Rank)) * prime)
+}
+
+// Hash is FNV-1a with Murmur3's finaliser: stable across processes, and no allocation.
+func Hash(s string) uint64 { return Mix(fnv1a(s)) }
+
+// prime of FNV-1a.
+const prime = 1099511628211
+
+func fnv1a(s string) uint64 {
 	h := uint64(14695981039346656037)
-	for i := range len(id.Pod) {
-		h = (h ^ uint64(id.Pod[i])) * prime
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * prime
 	}
-	return Mix((h ^ uint64(id.Rank)) * prime)
+	return h
 }
 
 // Mix is Murmur3's 64-bit finaliser: every input bit reaches every output bit.

@@ -104,7 +104,7 @@ func (r *Route) Prepared() *Route {
 		rule.Backends = slices.Clone(rule.Backends)
 		for j := range rule.Backends {
 			b := &rule.Backends[j]
-			b.seed = hash(r.Namespace + "/" + r.Name + "\x00" + b.Pool + "\x00" + b.Model)
+			b.seed = endpoint.Hash(r.Namespace + "/" + r.Name + "\x00" + b.Pool + "\x00" + b.Model)
 		}
 	}
 	return &out
@@ -147,13 +147,4 @@ func (m *Match) Holds(tenant string, header func(string) string) bool {
 		}
 	}
 	return true
-}
-
-// hash is FNV-1a, mixed.
-func hash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return endpoint.Mix(h)
 }

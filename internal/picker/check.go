@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -286,7 +287,7 @@ func (d *Decision) checked() bool {
 
 // asker is whose request it is, at its present target. d.mu is held.
 func (d *Decision) asker() asker {
-	return asker{hash(d.caller.name), d.Targets[d.target].member, d.rendered}
+	return asker{endpoint.Hash(d.caller.name), d.Targets[d.target].member, d.rendered}
 }
 
 // checkLength compares the engine's count of the prompt's tokens with the picker's. d.mu is held.

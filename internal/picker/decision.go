@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -340,7 +341,7 @@ func (d *Decision) judge(t *Target, cachedTokens int) {
 		return
 	}
 	s := suspect{
-		verdict: verdict{announced: announced * size, found: min(cachedTokens, announced*size), tenant: hash(d.caller.name)},
+		verdict: verdict{announced: announced * size, found: min(cachedTokens, announced*size), tenant: endpoint.Hash(d.caller.name)},
 		picked:  d.picked, member: t.member,
 	}
 	if missing := s.found / size; missing < announced {

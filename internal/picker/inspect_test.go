@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
@@ -150,7 +151,7 @@ func TestWhatIsShownNamesNoPrompt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, secret := range []string{
-		"secret", "somebody", fmt.Sprint(hash("somebody")), fmt.Sprint(uint64(keysOf(t, "m", 0, 1024)[63])),
+		"secret", "somebody", fmt.Sprint(endpoint.Hash("somebody")), fmt.Sprint(uint64(keysOf(t, "m", 0, 1024)[63])),
 		fmt.Sprintf("%x", uint64(keysOf(t, "m", 0, 1024)[63])), "[0,1,2,3",
 	} {
 		if strings.Contains(string(shown), secret) {

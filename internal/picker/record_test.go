@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
 // memory is a decision log.
@@ -83,7 +84,7 @@ func TestTheLogCarriesNoKeyAndNoSession(t *testing.T) {
 	body := strings.Replace(string(completion("m", 0, 512, true)), "{", `{"user":"somebody",`, 1)
 	pick(t, p, []byte(body)).End(Completed)
 	r := log.records[0]
-	if r.Session == 0 || r.Session == hash("somebody") || len(r.Blocks) != 1 || r.Blocks[0] == uint64(keysOf(t, "m", 0, 512)[31]) {
+	if r.Session == 0 || r.Session == endpoint.Hash("somebody") || len(r.Blocks) != 1 || r.Blocks[0] == uint64(keysOf(t, "m", 0, 512)[31]) {
 		t.Errorf("%+v", r)
 	}
 }

@@ -41,11 +41,11 @@ func session(keys []SessionKey, header func(string) string, body []byte, r *open
 			}
 		case "Body":
 			if len(body) > 0 {
-				return hash(string(body))
+				return endpoint.Hash(string(body))
 			}
 		}
 		if value != "" {
-			return hash(value)
+			return endpoint.Hash(value)
 		}
 	}
 	return 0
@@ -58,14 +58,5 @@ func prefix(keys []kvblock.Key, blocks int, r *openai.Request) uint64 {
 		return uint64(keys[n-1])
 	}
 	text, _ := r.AppendStable(nil)
-	return hash(string(text))
-}
-
-// hash is FNV-1a with Murmur3's finaliser.
-func hash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return endpoint.Mix(h)
+	return endpoint.Hash(string(text))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
@@ -16,7 +17,7 @@ import (
 // one after the other.
 func TestSessionsAreHashedWithFNVAndMurmur(t *testing.T) {
 	for text, want := range map[string]uint64{"": 0xefd01f60ba992926, "a": 0x82a2a958a9bece5b, "foobar": 0x2c22194922d1672b, "session-1": 0xf267abb32d450b1f} {
-		if got := hash(text); got != want {
+		if got := endpoint.Hash(text); got != want {
 			t.Errorf("%q: %#x, want %#x", text, got, want)
 		}
 	}
@@ -42,7 +43,7 @@ func TestRealSessionsSpreadBetterThanOnARing(t *testing.T) {
 				e.Pod = fmt.Sprintf("%s-%d", pool, i)
 				e.ID.Pod = e.Pod
 				for v := range virtual {
-					nodes = append(nodes, node{hash(fmt.Sprintf("%s#%d", e.Pod, v)), e.Pod})
+					nodes = append(nodes, node{endpoint.Hash(fmt.Sprintf("%s#%d", e.Pod, v)), e.Pod})
 				}
 			}
 			slices.SortFunc(nodes, func(a, b node) int { return cmp.Compare(a.at, b.at) })
@@ -68,7 +69,7 @@ func TestRealSessionsSpreadBetterThanOnARing(t *testing.T) {
 				if now := where(without); pod != spec.Endpoints[2].Pod && now != pod {
 					t.Fatalf("session %s moves from %s to %s, and %s is the one that went", session, pod, now, spec.Endpoints[2].Pod)
 				}
-				i, _ := slices.BinarySearchFunc(nodes, hash(session), func(n node, at uint64) int { return cmp.Compare(n.at, at) })
+				i, _ := slices.BinarySearchFunc(nodes, endpoint.Hash(session), func(n node, at uint64) int { return cmp.Compare(n.at, at) })
 				byRing[nodes[i%len(nodes)].pod]++
 			}
 			rounds++
@@ -136,7 +137,7 @@ func TestTheStableKeyIsTheSessionWhereClientsGiveNone(t *testing.T) {
 			t.Errorf("%s: it is the same session", name)
 		}
 	}
-	if of("m", `"user":"somebody",`, turn...) != hash("somebody") {
+	if of("m", `"user":"somebody",`, turn...) != endpoint.Hash("somebody") {
 		t.Error("the stable key comes before what the client says")
 	}
 }
