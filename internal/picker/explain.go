@@ -94,6 +94,6 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 	}
 	put("x-kvasir-attempt", strconv.Itoa(i+1))
 	if r := d.routed; r != nil {
-		put("x-kvasir-route", r.String()+"; pool="+d.Namespace+"/"+d.Pool+"; "+r.Why)
+		put("x-kvasir-route", r.String()+"; pool="+d.Namespace+"/"+d.Pool+"; "+r.Why())
 	}
 }

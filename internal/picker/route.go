@@ -40,8 +40,8 @@ type Route struct {
 	Rule            int
 	// Asked is the name of the model that the client has used, Model the one that the engine gets.
 	Asked, Model string
-	// Why the backend was chosen.
-	Why string
+
+	at Routing // when the backend was chosen
 }
 
 // compile resolves the routes of a snapshot: of several that want a name, the first one has it.
@@ -109,9 +109,10 @@ func (p *Picker) routed(s *snapshot, in *Request, r *openai.Request) (*view, err
 
 // route chooses the rule and the backend for a request; nil if no rule matches it.
 func (p *Picker) route(s *snapshot, route *compiledRoute, in *Request, r *openai.Request) *Routing {
+	known := identities{header: in.Header}
 	for i := range route.Rules {
 		rule := &route.Rules[i]
-		if !s.matches(rule, in) {
+		if !s.matches(rule, in, &known) {
 			continue
 		}
 		t := &Routing{compiledRoute: route, rule: rule, index: i, model: r.Model, arrived: p.now()}
@@ -144,21 +145,37 @@ func (s *snapshot) firstPool(rule *modelroute.Rule) *view {
 }
 
 // matches reports whether a rule applies to a request.
-func (s *snapshot) matches(rule *modelroute.Rule, in *Request) bool {
+func (s *snapshot) matches(rule *modelroute.Rule, in *Request, known *identities) bool {
 	return len(rule.Matches) == 0 || slices.ContainsFunc(rule.Matches, func(m modelroute.Match) bool {
-		return m.Holds(s.tenantOf(rule, &m, in.Header), func(name string) string { return HeaderOf(in.Header, name) })
+		tenant := ""
+		if m.Tenant != "" {
+			tenant = known.of(s.firstPool(rule))
+		}
+		return m.Holds(tenant, func(name string) string { return HeaderOf(in.Header, name) })
 	})
 }
 
-// tenantOf is the tenant of a request as the rule's first pool identifies it, if the condition is about it.
-func (s *snapshot) tenantOf(rule *modelroute.Rule, m *modelroute.Match, header func(string) string) string {
-	if v := s.firstPool(rule); v != nil && m.Tenant != "" {
-		name, _, err := v.spec.Policy.Admission.Tenants.identify(header)
-		if err == nil {
-			return name
-		}
+// identities identifies the client of a request as a tenant of pools. A pool that is asked for again is not computed again: a route can have
+// a hundred conditions, and each would hash the client's key.
+type identities struct {
+	header func(string) string
+	pool   *view
+	name   string
+}
+
+// of is the client's tenant in a pool; empty without a pool, and for a client that is none of its tenants.
+func (t *identities) of(v *view) string {
+	if v == nil {
+		return ""
 	}
-	return ""
+	if v != t.pool {
+		name, _, err := v.spec.Policy.Admission.Tenants.identify(t.header)
+		if err != nil {
+			name = ""
+		}
+		t.pool, t.name = v, name
+	}
+	return t.name
 }
 
 // target is the backend that the request is for now.
@@ -172,7 +189,7 @@ func (t *Routing) asked() string {
 	return t.model
 }
 
-// why is why the present backend was chosen, in words of the objects only.
+// why is why the present backend was chosen.
 func (t *Routing) why() string {
 	if t.step > 0 {
 		return fmt.Sprintf("fallback %d of %d, %s before", t.step, len(t.rule.Fallbacks), t.cause)
@@ -196,7 +213,7 @@ func (t *Routing) describe(model string) *Route {
 	if t == nil {
 		return nil
 	}
-	return &Route{Namespace: t.Namespace, Name: t.Name, Rule: t.index, Asked: t.model, Model: model, Why: t.why()}
+	return &Route{Namespace: t.Namespace, Name: t.Name, Rule: t.index, Asked: t.model, Model: model, at: *t}
 }
 
 // String names the rule: namespace/name rule=N.
@@ -207,8 +224,11 @@ func (r *Route) reason() string {
 	if r == nil {
 		return ""
 	}
-	return r.String() + "; " + r.Why
+	return r.String() + "; " + r.Why()
 }
+
+// Why the backend was chosen, in words of the objects only.
+func (r *Route) Why() string { return r.at.why() }
 
 func noBackend(pool string) *Error {
 	return &Error{Status: 503, Type: "service_unavailable", Code: codeNoPool,
@@ -233,8 +253,9 @@ func (s *snapshot) routeModels(header func(string) string) (models []Model) {
 
 // usable reports whether a client can use a model by a rule. Headers of other requests are not known, so only the tenant counts.
 func (s *snapshot) usable(rule *modelroute.Rule, model string, header func(string) string) bool {
+	known := identities{header: header}
 	if len(rule.Matches) > 0 && !slices.ContainsFunc(rule.Matches, func(m modelroute.Match) bool {
-		return m.Tenant == "" || m.Tenant == s.tenantOf(rule, &m, header)
+		return m.Tenant == "" || m.Tenant == known.of(s.firstPool(rule))
 	}) {
 		return false
 	}
