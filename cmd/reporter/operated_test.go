@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 )
@@ -71,7 +72,7 @@ func argsOf(t *testing.T, admitter *crdadmission.Admitter, spec string) []string
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == podtemplate.ReporterName })
+	at := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1alpha1.ReporterContainer })
 	if at < 0 {
 		t.Fatal("no reporter")
 	}

@@ -38,10 +38,8 @@ type Sources struct {
 	Scrapes func() []scrape.Stats
 	// Peers is what is exchanged with other pickers; nil where nothing is.
 	Peers func() *Peers
-	// Usage is where records of use go; nil where there are none.
-	Usage func() []UsageSink
-	// Decisions are the records of the decision log; nil where there is none.
-	Decisions func() *Decisions
+	// Usage are the records of use, and Decisions those of the decision log; nil where there is none.
+	Usage, Decisions func() *Records
 	// EventRoom is what all event streams together draw on.
 	EventRoom *budget.Room
 	// Memory is (*budget.Budget).Stats.
@@ -280,14 +278,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		s := c.sources.Overload()
 		collectOverload(out, &s)
 	}
-	if c.sources.Usage != nil {
-		collectUsage(out, c.sources.Usage())
-	}
-	if c.sources.Decisions != nil {
-		if d := c.sources.Decisions(); d != nil {
-			collectDecisions(out, d)
-		}
-	}
+	collectRecords(out, usageRecords, c.sources.Usage)
+	collectRecords(out, decisionRecords, c.sources.Decisions)
 }
 
 func collect[S any](out chan<- prometheus.Metric, all []series[S], s *S, labels ...string) {

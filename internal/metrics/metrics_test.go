@@ -123,8 +123,8 @@ func sources() Sources {
 			return overload.State{Pressure: [overload.NumResources]float64{0.9}, Active: [overload.NumActions]bool{true}, Refused: [overload.NumActions]uint64{3},
 				Ports: []overload.PortState{{Name: "gateways", Shed: 5, TurnedAway: 2, Full: true}}}
 		},
-		Decisions: func() *Decisions { return &Decisions{Written: 40, Dropped: 2} },
-		Usage:     func() []UsageSink { return []UsageSink{{Name: "file", Written: 70, Dropped: 3}} },
+		Decisions: func() *Records { return &Records{Written: 40, Dropped: 2} },
+		Usage:     func() *Records { return &Records{Written: 70, Dropped: 3} },
 		EventRoom: budget.NewRoom(1 << 20),
 		Memory: func() budget.Stats {
 			s := budget.Stats{Limit: 1 << 30, Held: 3000, Owners: 2, Most: 2000}

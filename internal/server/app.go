@@ -114,7 +114,7 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 // proxyOptions are those of the proxy. The plan bounds its descriptors.
 func (a *app) proxyOptions(observer request.Observer, tracer *tracing.Tracer) httpproxy.Options {
 	return httpproxy.Options{
-		Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer, Usage: a.usage.log(), Unreachable: a.unreachable,
+		Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer, Usage: a.usageLog(), Unreachable: a.unreachable,
 		Overload: a.overload, MaxRequests: a.plan.requests, MaxIdle: a.plan.idle, Log: a.log.WithName("proxy"),
 	}
 }

@@ -53,10 +53,10 @@ func (a *app) serveLines(w http.ResponseWriter, copyTo func(io.Writer) error) {
 }
 
 // decisionStats are the records of the decision log, nil without one.
-func (a *app) decisionStats() *metrics.Decisions {
+func (a *app) decisionStats() *metrics.Records {
 	if a.decisions == nil {
 		return nil
 	}
 	written, dropped, _ := a.decisions.Stats()
-	return &metrics.Decisions{Written: written, Dropped: dropped}
+	return &metrics.Records{Written: written, Dropped: dropped}
 }

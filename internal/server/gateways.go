@@ -93,7 +93,7 @@ func (a *app) newGateways(o *gatewayOptions) {
 	for _, port := range o.ports {
 		a.gateways = append(a.gateways, extproc.New(extproc.Options{
 			Picker: a.picker, Budget: a.budget, Overload: a.overload, Pool: port.pool, Observer: observer,
-			Spans: a.tracer, Usage: a.usage.log(), Log: a.log.WithName("extproc"),
+			Spans: a.tracer, Usage: a.usageLog(), Log: a.log.WithName("extproc"),
 		}))
 	}
 }

@@ -14,7 +14,7 @@ import (
 // records are the logs of a picker that have a record for each request.
 type records struct {
 	decisions *decisionlog.Writer // nil without one
-	usage     usageSinks
+	usage     *usagelog.File      // nil without one
 }
 
 // openRecords begins the logs of records. They must be closed.
@@ -31,33 +31,28 @@ func openRecords(o *options, log logr.Logger) (kept records, done func(), err er
 	return records{decisions, usage}, func() { closeUsage(); closeDecisions() }, nil
 }
 
-// usageSinks are where records of use go.
-type usageSinks struct {
-	file *usagelog.File // nil without one
-}
-
-// log makes the records; nil without a place for them.
-func (s *usageSinks) log() *usagelog.Log {
-	if s.file == nil {
+// usageLog makes the records of use; nil without a place for them.
+func (r *records) usageLog() *usagelog.Log {
+	if r.usage == nil {
 		return nil
 	}
-	return usagelog.New(s.file)
+	return usagelog.New(r.usage)
 }
 
 // openUsage begins the usage log. It must be closed.
-func openUsage(o *options, log logr.Logger) (sinks usageSinks, done func(), err error) {
+func openUsage(o *options, log logr.Logger) (file *usagelog.File, done func(), err error) {
 	if o.usage.Dir == "" {
-		return usageSinks{}, func() {}, nil
+		return nil, func() {}, nil
 	}
-	file, err := usagelog.OpenFile(o.usage)
+	file, err = usagelog.OpenFile(o.usage)
 	if err != nil {
-		return usageSinks{}, nil, err
+		return nil, nil, err
 	}
 	log.Info("Logging usage", "directory", o.usage.Dir)
 	if _, _, err := file.Stats(); err != nil {
 		logging.Warn(log, "Usage log cannot be written, dropping its records", "directory", o.usage.Dir, "reason", err.Error())
 	}
-	return usageSinks{file: file}, func() {
+	return file, func() {
 		file.Close()
 		if written, dropped, err := file.Stats(); dropped > 0 {
 			log.Error(err, "Records of use were dropped", "dropped", dropped, "written", written)
@@ -67,18 +62,18 @@ func openUsage(o *options, log logr.Logger) (sinks usageSinks, done func(), err 
 
 // serveUsageLog answers with the kept records of use, the oldest first.
 func (a *app) serveUsageLog(w http.ResponseWriter, _ *http.Request) {
-	if a.usage.file == nil {
+	if a.usage == nil {
 		http.Error(w, "the picker has no --usage-log", http.StatusNotFound)
 		return
 	}
-	a.serveLines(w, a.usage.file.Copy)
+	a.serveLines(w, a.usage.Copy)
 }
 
-// usageStats are the records that each sink has written and dropped.
-func (a *app) usageStats() []metrics.UsageSink {
-	if a.usage.file == nil {
+// usageStats are the records that were written and dropped.
+func (a *app) usageStats() *metrics.Records {
+	if a.usage == nil {
 		return nil
 	}
-	written, dropped, _ := a.usage.file.Stats()
-	return []metrics.UsageSink{{Name: "file", Written: written, Dropped: dropped}}
+	written, dropped, _ := a.usage.Stats()
+	return &metrics.Records{Written: written, Dropped: dropped}
 }

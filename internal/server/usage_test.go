@@ -34,8 +34,8 @@ func TestUsageIsRecorded(t *testing.T) {
 			}
 			p.eventually("all are written", func() bool {
 				_, page := p.get(p.listeners.metrics, "/metrics")
-				return strings.Contains(page, `kvasir_usage_records_total{result="written",sink="file"} 6`) &&
-					strings.Contains(page, `kvasir_usage_records_total{result="dropped",sink="file"} 0`)
+				return strings.Contains(page, `kvasir_usage_records_total{result="written"} 6`) &&
+					strings.Contains(page, `kvasir_usage_records_total{result="dropped"} 0`)
 			})
 			text, err := os.ReadFile(filepath.Join(log, "usage.jsonl"))
 			if status, served := p.get(p.listeners.metrics, "/usage-log"); status != http.StatusOK || err != nil || served != string(text) {

@@ -98,15 +98,10 @@ func OpenFile(o FileOptions) (*File, error) {
 type Sink interface{ Write(*Record) }
 
 // Log makes records of requests. It is safe for concurrent use; nil makes none.
-type Log struct{ sinks []Sink }
+type Log struct{ sink Sink }
 
-// New makes a log that writes to sinks, nil without any.
-func New(sinks ...Sink) *Log {
-	if len(sinks) == 0 {
-		return nil
-	}
-	return &Log{sinks}
-}
+// New makes a log that writes to a sink.
+func New(sink Sink) *Log { return &Log{sink} }
 
 // Request is one request, for one goroutine at a time. Nil records nothing.
 type Request struct {
@@ -234,9 +229,7 @@ func (r *Request) Close(status int) {
 	if !record.Stream {
 		record.FirstToken = 0
 	}
-	for _, sink := range r.log.sinks {
-		sink.Write(&record)
-	}
+	r.log.sink.Write(&record)
 	r.log = nil
 }
 

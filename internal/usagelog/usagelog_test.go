@@ -11,7 +11,7 @@ import (
 // TestNoLogCostsNothing: its requests are nil, and record nothing.
 func TestNoLogCostsNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
-		r := New().Begin(Proxy, "id", "", "/v1/completions", time.Time{})
+		r := (*Log)(nil).Begin(Proxy, "id", "", "/v1/completions", time.Time{})
 		r.SentAs("other")
 		r.Refused("path", 0)
 		r.FirstToken(0)

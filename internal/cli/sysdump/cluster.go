@@ -14,7 +14,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/cli/fleet"
-	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 )
 
 // maxEvents bounds the events of a namespace.
@@ -42,7 +41,7 @@ func (d *Dump) cluster(ctx context.Context, a *archive) {
 		pods, err := fleet.Pods(ctx, d.Source.Client, p)
 		a.note("pods of "+p.Name, err)
 		for j := range pods {
-			d.pod(ctx, a, path.Join("engines", p.Namespace), &pods[j], podtemplate.ReporterName)
+			d.pod(ctx, a, path.Join("engines", p.Namespace), &pods[j], v1alpha1.ReporterContainer)
 		}
 		pickers, err := d.Source.Access.Pods(ctx, p)
 		a.note("pickers of "+p.Name, err)

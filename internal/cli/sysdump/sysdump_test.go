@@ -31,7 +31,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/live"
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
-	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 )
 
 // mark is in every planted secret; nothing else is spelled alike.
@@ -53,7 +52,7 @@ func planted(t *testing.T) client.Client {
 	spec := corev1.PodSpec{
 		NodeName: "node-1",
 		InitContainers: []corev1.Container{{
-			Name: podtemplate.ReporterName, Image: "kvasir/reporter", Env: []corev1.EnvVar{{Name: "TOKEN", Value: mark}},
+			Name: v1alpha1.ReporterContainer, Image: "kvasir/reporter", Env: []corev1.EnvVar{{Name: "TOKEN", Value: mark}},
 		}},
 		Containers: []corev1.Container{{
 			Name: "vllm", Image: "vllm/vllm-openai", Command: []string{"sh", "-c", "export HF=" + mark + " && exec vllm serve"},
@@ -71,7 +70,7 @@ func planted(t *testing.T) client.Client {
 			Spec:       *spec.DeepCopy(),
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
 				{Name: "vllm", RestartCount: 1, State: ended, LastTerminationState: ended},
-			}, InitContainerStatuses: []corev1.ContainerStatus{{Name: podtemplate.ReporterName, RestartCount: 2}}},
+			}, InitContainerStatuses: []corev1.ContainerStatus{{Name: v1alpha1.ReporterContainer, RestartCount: 2}}},
 		}
 	}
 	pool := &v1alpha1.InferencePool{}

@@ -36,9 +36,6 @@ const (
 	EngineGrace = 20 * time.Second
 )
 
-// ReporterName is the name of the sidecar.
-const ReporterName = v1alpha1.ReporterContainer
-
 // What can be injected, as the annotation and Skipped name it.
 const (
 	Reporter = "reporter"
@@ -280,7 +277,7 @@ func (w *work) identity() {
 
 // reporter adds the sidecar.
 func (w *work) reporter() {
-	const name = ReporterName
+	const name = v1alpha1.ReporterContainer
 	o, wiring, spec := w.options, w.wiring, &w.pod.Spec
 	if !wiring.reports() {
 		return

@@ -49,7 +49,7 @@ func Template(template *corev1.PodTemplateSpec, wiring *Wiring, o *Options) (don
 func (w *work) renew() {
 	for i := range w.pod.Spec.InitContainers {
 		c := &w.pod.Spec.InitContainers[i]
-		if c.Name == ReporterName {
+		if c.Name == v1alpha1.ReporterContainer {
 			c.Image = w.options.ReporterImage
 		}
 	}

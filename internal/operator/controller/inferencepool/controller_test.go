@@ -70,7 +70,7 @@ func TestAPoolComesUp(t *testing.T) {
 	if owner := metav1.GetControllerOf(pod); owner == nil || owner.UID != "pool-uid" || !ptr.Deref(owner.BlockOwnerDeletion, false) {
 		t.Errorf("owner %+v", owner)
 	}
-	if pod.Spec.InitContainers[0].Name != podtemplate.ReporterName || pod.Spec.InitContainers[0].Image != "reporter:v1" {
+	if pod.Spec.InitContainers[0].Name != v1alpha1.ReporterContainer || pod.Spec.InitContainers[0].Image != "reporter:v1" {
 		t.Errorf("init containers %+v", pod.Spec.InitContainers)
 	}
 	if got := w.condition(v1alpha1.ConditionReady); got != "Unknown Starting" {

@@ -142,7 +142,7 @@ func (r *reporterUpdate) patchReporter(ctx context.Context, pod *corev1.Pod) err
 				v1alpha1.AnnotationReporterImage: r.ReporterImage, v1alpha1.AnnotationReporterBefore: before,
 			},
 		},
-		"spec": map[string]any{"initContainers": []map[string]any{{"name": podtemplate.ReporterName, "image": r.ReporterImage}}},
+		"spec": map[string]any{"initContainers": []map[string]any{{"name": v1alpha1.ReporterContainer, "image": r.ReporterImage}}},
 	}
 	err := newPodWriter(r.scope, r.observed).send(ctx, r.Client, pod, types.StrategicMergePatchType, change)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
@@ -174,7 +174,7 @@ func reporterImage(pod *corev1.Pod) string {
 // reporterOf returns the container of the reporter; nil for none.
 func reporterOf(pod *corev1.Pod) *corev1.Container {
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.Name == podtemplate.ReporterName {
+		if c := &pod.Spec.InitContainers[i]; c.Name == v1alpha1.ReporterContainer {
 			return c
 		}
 	}
@@ -184,7 +184,7 @@ func reporterOf(pod *corev1.Pod) *corev1.Container {
 // reporterStatus returns the status of the reporter's container; nil before there is one.
 func reporterStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	for i := range pod.Status.InitContainerStatuses {
-		if s := &pod.Status.InitContainerStatuses[i]; s.Name == podtemplate.ReporterName {
+		if s := &pod.Status.InitContainerStatuses[i]; s.Name == v1alpha1.ReporterContainer {
 			return s
 		}
 	}
