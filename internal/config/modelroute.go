@@ -179,16 +179,16 @@ func validateRule(path *field.Path, rule *ModelRouteRule) field.ErrorList {
 		errs = append(errs, validateMatch(path.Child("matches").Index(i), &rule.Matches[i])...)
 	}
 	errs = append(errs, validateLength(path.Child("backends"), len(rule.Backends), 1, maxRouteBackends)...)
-	sum := int32(0)
+	most := int32(0)
 	for i := range rule.Backends {
 		at, b := path.Child("backends").Index(i), &rule.Backends[i]
 		errs = append(errs, validateBackend(at, b)...)
 		if slices.ContainsFunc(rule.Backends[:i], func(o ModelRouteBackend) bool { return o.Pool == b.Pool && o.ModelName == b.ModelName }) {
 			errs = append(errs, field.Duplicate(at, b.Pool))
 		}
-		sum = max(sum, weightOf(b))
+		most = max(most, weightOf(b))
 	}
-	if len(rule.Backends) > 0 && sum == 0 {
+	if len(rule.Backends) > 0 && most == 0 {
 		errs = append(errs, field.Forbidden(path.Child("backends"), "all weights are 0, so that no backend gets a request"))
 	}
 	errs = append(errs, validateFallback(path, rule)...)
@@ -208,22 +208,10 @@ func validateMatch(path *field.Path, m *ModelRouteMatch) field.ErrorList {
 	}
 	for i, h := range m.Headers {
 		at := path.Child("headers").Index(i)
-		switch {
-		case h.Name == "":
-			errs = append(errs, field.Required(at.Child("name"), ""))
-		case len(h.Name) > maxHeaderName:
-			errs = append(errs, field.TooLong(at.Child("name"), "", maxHeaderName))
-		case !httpguts.ValidHeaderFieldName(h.Name):
-			errs = append(errs, field.Invalid(at.Child("name"), h.Name, "must be the name of a header"))
-		}
-		switch {
-		case h.Value == "":
-			errs = append(errs, field.Required(at.Child("value"), ""))
-		case len(h.Value) > maxHeaderValue:
-			errs = append(errs, field.TooLong(at.Child("value"), "", maxHeaderValue))
-		case !httpguts.ValidHeaderFieldValue(h.Value):
-			errs = append(errs, field.Invalid(at.Child("value"), h.Value, "must be the value of a header"))
-		}
+		errs = append(errs, validateText(at.Child("name"), h.Name, maxHeaderName,
+			httpguts.ValidHeaderFieldName, "must be the name of a header")...)
+		errs = append(errs, validateText(at.Child("value"), h.Value, maxHeaderValue,
+			httpguts.ValidHeaderFieldValue, "must be the value of a header")...)
 		if slices.ContainsFunc(m.Headers[:i], func(o ModelRouteHeader) bool { return strings.EqualFold(o.Name, h.Name) }) {
 			errs = append(errs, field.Duplicate(at.Child("name"), h.Name))
 		}
@@ -246,13 +234,19 @@ func validateBackend(path *field.Path, b *ModelRouteBackend) (errs field.ErrorLi
 }
 
 func validateModelName(path *field.Path, name string) field.ErrorList {
+	unbroken := func(s string) bool { return !strings.ContainsFunc(s, unicode.IsSpace) }
+	return validateText(path, name, maxModelName, unbroken, "must have no blanks")
+}
+
+// validateText checks a text of one byte or more, and at most most bytes.
+func validateText(path *field.Path, text string, most int, valid func(string) bool, message string) field.ErrorList {
 	switch {
-	case name == "":
+	case text == "":
 		return field.ErrorList{field.Required(path, "")}
-	case len(name) > maxModelName:
-		return field.ErrorList{field.TooLong(path, "", maxModelName)}
-	case strings.ContainsFunc(name, unicode.IsSpace):
-		return field.ErrorList{field.Invalid(path, name, "must have no blanks")}
+	case len(text) > most:
+		return field.ErrorList{field.TooLong(path, "", most)}
+	case !valid(text):
+		return field.ErrorList{field.Invalid(path, text, message)}
 	}
 	return nil
 }
@@ -275,7 +269,7 @@ func validateRange(path *field.Path, n, least, most int32) field.ErrorList {
 }
 
 // shorten is the beginning of a text that can be long.
-func shorten(s string) string { return s[:min(len(s), maxModelName)] }
+func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxModelName)], "") }
 
 // weightOf a backend.
 func weightOf(b *ModelRouteBackend) int32 {

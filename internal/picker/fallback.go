@@ -18,8 +18,8 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	d, err := p.pick(ctx, in)
 	for err != nil && in.Routing != nil && ctx.Err() == nil {
 		expired := errors.Is(err, context.DeadlineExceeded)
-		cause, known := p.causeOf(in, err)
-		if !known && !expired || expired && in.Routing.over(p.now()) || !p.fallBack(in, cause, expired) {
+		cause, known := p.causeOfRefusal(in, err)
+		if !known || in.Routing.over(p.now()) || !p.fallBack(in, cause, expired) {
 			if expired {
 				err = RequestTimeout()
 			}
@@ -120,11 +120,11 @@ func (p *Picker) TimeLeft(in *Request) (left time.Duration, limited bool) {
 	return in.Routing.arrived.Add(in.Routing.Timeout).Sub(p.now()), true
 }
 
-// causeOf is why a pick has failed, if a fallback can help.
-func (p *Picker) causeOf(in *Request, err error) (cause modelroute.Cause, known bool) {
+// causeOfRefusal is why a pick has failed, if a fallback can help. A request that has waited for too long met a full pool.
+func (p *Picker) causeOfRefusal(in *Request, err error) (cause modelroute.Cause, known bool) {
 	refusal := (*Error)(nil)
 	if !errors.As(err, &refusal) {
-		return modelroute.Full, false
+		return modelroute.Full, errors.Is(err, context.DeadlineExceeded)
 	}
 	switch refusal.Code {
 	case codeQueueFull, codeQueueTimeout:
@@ -140,7 +140,7 @@ func (p *Picker) causeOf(in *Request, err error) (cause modelroute.Cause, known 
 	case codeNoPool:
 		return modelroute.Cold, true
 	case codeModelUnknown: // the pool went while the request was on its way
-		return modelroute.Cold, in.Routing != nil && p.current.Load().named[in.Routing.target().Pool] == nil
+		return modelroute.Cold, p.current.Load().named[in.Routing.target().Pool] == nil
 	}
 	return 0, false
 }

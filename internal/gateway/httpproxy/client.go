@@ -32,7 +32,7 @@ type client struct {
 	status   int    // of the answer; 0 until it has begun
 	span     *tracing.Request
 	usage    *usagelog.Request // nil where nothing is recorded
-	arrived  time.Time         // of the usage
+	arrived  time.Time         // when the record of its use has begun
 	started  bool              // the header of the answer is out
 	unread   bool              // the request's body, or some of it
 	writeBy  time.Time         // the present deadline
