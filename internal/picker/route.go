@@ -155,8 +155,8 @@ func (s *snapshot) matches(rule *modelroute.Rule, in *Request, known *identities
 	})
 }
 
-// identities identifies the client of a request as a tenant of pools. A pool that is asked for again is not computed again: a route can have
-// a hundred conditions, and each would hash the client's key.
+// identities identifies the client of a request as a tenant of pools. A pool that is asked for again is not computed again: a route
+// can have a hundred conditions, and each would hash the client's key.
 type identities struct {
 	header func(string) string
 	pool   *view
