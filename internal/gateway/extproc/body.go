@@ -27,7 +27,7 @@ func (b *body) add(h holder, piece []byte) bool {
 	if size > cap(b.Bytes) {
 		size = max(size, 2*cap(b.Bytes), firstBody)
 	}
-	if !b.Grow(h.Hold, size) {
+	if !b.Fill(h.Hold, size) {
 		return false
 	}
 	b.Bytes = append(b.Bytes, piece...)

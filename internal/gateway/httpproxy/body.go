@@ -124,7 +124,7 @@ func (b *body) fill(out *client, r *http.Request, limit int64) *request.Refusal 
 	if size < 0 || size > firstRead {
 		size = firstRead
 	}
-	if !b.Grow(b.account.Take, size) {
+	if !b.Fill(b.account.Take, size) {
 		return request.Memory
 	}
 	window, inWindow := time.Now(), 0 // since when inWindow bytes have arrived
@@ -136,7 +136,7 @@ func (b *body) fill(out *client, r *http.Request, limit int64) *request.Refusal 
 				more = min(more, int(r.ContentLength))
 			}
 			// One byte over the limit reports that it is passed.
-			if !b.Grow(b.account.Take, int(min(int64(more), limit))+1) {
+			if !b.Fill(b.account.Take, int(min(int64(more), limit))+1) {
 				return request.Memory
 			}
 		}

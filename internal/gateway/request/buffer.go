@@ -31,6 +31,13 @@ func kept(n int) *[]byte {
 	return new([]byte)
 }
 
+// keep keeps a buffer for other requests, unless it is too large.
+func keep(b *[]byte) {
+	if cap(*b) <= KeepBuffer {
+		buffers[classOf(cap(*b))].Put(b)
+	}
+}
+
 // Buffer is a request's body in memory that was counted before it was allocated. The zero value is an empty one.
 type Buffer struct {
 	Bytes []byte
@@ -62,18 +69,30 @@ func (b *Buffer) TakeIDs(take func(more int64) bool, route openai.Route) bool {
 }
 
 // Grow makes room for size bytes in all. take counts more bytes, and reports whether there is room for them; without room Grow fails.
-func (b *Buffer) Grow(take func(more int64) bool, size int) bool {
-	if b.pooled == nil {
-		b.pooled = kept(size)
-		b.Bytes = (*b.pooled)[:0]
+// What refers to the bytes can go on to read them.
+func (b *Buffer) Grow(take func(more int64) bool, size int) bool { return b.grow(take, size, false) }
+
+// Fill is Grow while a body arrives: nothing refers to its bytes yet, so a buffer that has become too small is kept for other requests.
+func (b *Buffer) Fill(take func(more int64) bool, size int) bool { return b.grow(take, size, true) }
+
+func (b *Buffer) grow(take func(more int64) bool, size int, arriving bool) bool {
+	if b.pooled != nil && size <= cap(b.Bytes) {
+		return b.count(take, int64(cap(b.Bytes)))
 	}
-	size = max(size, cap(b.Bytes))
-	if !b.count(take, int64(size)) {
+	next := kept(size)
+	if !b.count(take, int64(max(size, cap(*next)))) {
+		keep(next)
 		return false
 	}
-	if size > cap(b.Bytes) {
-		b.Bytes = append(make([]byte, 0, size), b.Bytes...)
+	if cap(*next) < size {
+		*next = make([]byte, 0, size)
 	}
+	*next = append((*next)[:0], b.Bytes...)
+	if arriving && b.pooled != nil {
+		*b.pooled = b.Bytes[:0]
+		keep(b.pooled)
+	}
+	b.pooled, b.Bytes = next, *next
 	return true
 }
 
@@ -128,9 +147,9 @@ func (b *Buffer) Salt(take func(more int64) bool, salt string) bool {
 
 // Free gives the buffer back and returns how many bytes were counted for it. Nothing reads it any more. It can be called again.
 func (b *Buffer) Free() (counted int64) {
-	if b.pooled != nil && cap(b.Bytes) <= KeepBuffer {
+	if b.pooled != nil {
 		*b.pooled = b.Bytes[:0]
-		buffers[classOf(cap(b.Bytes))].Put(b.pooled)
+		keep(b.pooled)
 	}
 	counted = b.counted + b.ids
 	*b = Buffer{}

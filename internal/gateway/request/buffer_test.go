@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 // TestIDsOfPromptsAreCounted: at least as many bytes as they take once the body is parsed.
@@ -122,5 +123,29 @@ func TestASmallRequestIsNotChargedForALargeOne(t *testing.T) {
 				t.Fatalf("a request of %d bytes is charged for %d, want at most %d", size, counted, most)
 			}
 		}
+	}
+}
+
+// TestLargeBodiesAllocateLittle: a body whose size shows only as it arrives takes buffers that others have left, of each size.
+func TestLargeBodiesAllocateLittle(t *testing.T) {
+	all := func(int64) bool { return true }
+	arrives := func() {
+		var b Buffer
+		for size := 16 << 10; size <= 512<<10; size *= 2 {
+			b.Fill(all, size)
+			b.Bytes = b.Bytes[:size]
+		}
+		b.Free()
+	}
+	arrives()
+	most := uint64(1 << 20) // without them it is 1008 KiB each time
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 20 {
+		arrives()
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 10*most && !race.Enabled { // the race detector has pools drop some
+		t.Errorf("%d bytes were allocated for 20 bodies", took)
 	}
 }
