@@ -3,10 +3,12 @@ package manifests
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,7 +19,9 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/config/crd"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
@@ -73,7 +77,7 @@ func TestTheManifestsInTheDocsAreValid(t *testing.T) {
 		}
 	}
 	for kind, least := range map[string]int{
-		"InferencePool": 16, "RoutingPolicy": 4, "HTTPRoute": 3, "Gateway": 1, "DestinationRule": 1, "BackendTrafficPolicy": 1, "Deployment": 1, "Secret": 2,
+		"InferencePool": 16, "RoutingPolicy": 4, "ModelRoute": 3, "HTTPRoute": 3, "Gateway": 1, "DestinationRule": 1, "BackendTrafficPolicy": 1, "Deployment": 1, "Secret": 2,
 	} {
 		if kinds[kind] < least {
 			t.Errorf("%d manifests of the kind %s were checked, want at least %d: the test shows little", kinds[kind], kind, least)
@@ -93,6 +97,8 @@ func check(t *testing.T, a *crdadmission.Admitter, o *unstructured.Unstructured,
 		}
 		_, err := a.Admit(t.Context(), []byte(text), nil)
 		return err
+	case kind == v1alpha1.GroupVersion.WithKind("ModelRoute"):
+		return checkModelRoute(t, text)
 	case scheme.Scheme.Recognizes(kind):
 		typed, err := scheme.Scheme.New(kind)
 		if err != nil {
@@ -110,6 +116,48 @@ func check(t *testing.T, a *crdadmission.Admitter, o *unstructured.Unstructured,
 	default:
 		return fmt.Errorf("the definition of %s is not at hand", kind)
 	}
+}
+
+// checkModelRoute has a picker's directory of objects read a ModelRoute beside the pools that it names. API servers have no definition of
+// the kind.
+func checkModelRoute(t *testing.T, text string) error {
+	t.Helper()
+	type backend struct{ Pool string }
+	var route struct {
+		Spec struct {
+			Rules []struct{ Backends, Fallback []backend }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(text), &route); err != nil {
+		return err
+	}
+	dir := t.TempDir()
+	write := func(file, text string) error { return os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600) }
+	if err := write("route.yaml", text); err != nil {
+		return err
+	}
+	for _, rule := range route.Spec.Rules {
+		for _, b := range append(rule.Backends, rule.Fallback...) {
+			pool := fmt.Sprintf("apiVersion: %s\nkind: InferencePool\nmetadata: {name: %[2]s}\nspec: {model: {name: %[2]s}, selector: {matchLabels: {app: %[2]s}}}\n",
+				v1alpha1.GroupVersion, b.Pool)
+			if err := write(b.Pool+".yaml", pool); err != nil {
+				return err
+			}
+		}
+	}
+	d, err := config.NewDirectory(dir, config.Settings{Root: make([]byte, kvblock.MinSeedBytes)}, logr.Discard())
+	if err != nil {
+		return err
+	}
+	state, _ := d.Load(t.Context())
+	var problems []error
+	for i := range state.Problems {
+		problems = append(problems, &state.Problems[i])
+	}
+	if len(state.RouteSpecs) != 1 {
+		problems = append(problems, fmt.Errorf("%d routes are served, want 1", len(state.RouteSpecs)))
+	}
+	return errors.Join(problems...)
 }
 
 // checkPorts makes sure that no gateway has to guess what a port speaks.
