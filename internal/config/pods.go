@@ -84,8 +84,11 @@ func PodLabels(p *v1alpha1.InferencePool) labels.Set {
 }
 
 // Selects reports whether a pool selects a pod of its namespace.
-func Selects(p *v1alpha1.InferencePool, pod *corev1.Pod) bool {
-	for key, value := range PodLabels(p) {
+func Selects(p *v1alpha1.InferencePool, pod *corev1.Pod) bool { return HasLabels(pod, PodLabels(p)) }
+
+// HasLabels reports whether a pod has all labels of a set.
+func HasLabels(pod *corev1.Pod, set labels.Set) bool {
+	for key, value := range set {
 		if got, ok := pod.Labels[key]; !ok || got != value {
 			return false
 		}

@@ -229,7 +229,7 @@ func TestManyPools(t *testing.T) {
 	for i := range *pools {
 		w.must(w.admin.Create(ctx, pool(fmt.Sprintf("m%03d", i), *pods)))
 	}
-	for n, said := 0, time.Now(); n < *pools; time.Sleep(500 * time.Millisecond) {
+	for n, said := 0, time.Now(); n < *pools; time.Sleep(2 * time.Second) { // each look is work for the API server, too
 		n = w.settled()
 		if time.Since(said) > 10*time.Second {
 			said = time.Now()

@@ -26,6 +26,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -33,6 +34,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
@@ -94,8 +96,10 @@ type Reconciler struct {
 
 	optional *optionalWatches // nil without a manager
 
-	mu    sync.Mutex // guards pools; what a pool points to belongs to its one reconciliation
+	mu    sync.Mutex // guards pools and selectors; what a pool points to belongs to its one reconciliation
 	pools map[types.NamespacedName]*memory
+	// selectors are the labels of the pods of each pool that has been reconciled.
+	selectors map[types.NamespacedName]labels.Set
 }
 
 // memory of one pool, lost with the process.
@@ -150,10 +154,23 @@ func (r *Reconciler) memory(key types.NamespacedName) *memory {
 func (r *Reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	delete(r.pools, key)
+	delete(r.selectors, key)
 	r.mu.Unlock()
 	if r.Engines != nil {
 		r.Engines.Forget(key)
 	}
+}
+
+// recordSelector records which pods a pool has, for poolsOf. The pool's pods are read after that: a change of a pod that came before is
+// in the cache by then.
+func (r *Reconciler) recordSelector(key types.NamespacedName, pool *v1alpha1.InferencePool) {
+	set := config.PodLabels(pool)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.selectors == nil {
+		r.selectors = map[types.NamespacedName]labels.Set{}
+	}
+	r.selectors[key] = set
 }
 
 // scope is the state of one reconciliation of a pool. Every part of the reconciliation embeds it, and adds the problems that
@@ -212,6 +229,7 @@ func (r *Reconciler) begin(pool *v1alpha1.InferencePool) *scope {
 	shared := *pool
 	shared.Spec = pool.Spec.WithDefaults()
 	s := &scope{Reconciler: r, pool: &shared, key: key, memory: r.memory(key), now: r.Clock.Now()}
+	r.recordSelector(key, s.pool)
 	if r.Pickers != nil {
 		s.view = r.Pickers.View(key)
 	}

@@ -81,13 +81,22 @@ func signals(node *corev1.Node) string {
 	return strings.Join(keys, ",")
 }
 
-// poolsOf are the pools that a pod concerns.
-func (r *Reconciler) poolsOf(ctx context.Context, o client.Object) []reconcile.Request {
+// poolsOf are the pools that a pod concerns. This runs for every change of every pod, so it lists no pools: one that it does not know yet
+// will be reconciled.
+func (r *Reconciler) poolsOf(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
 		return nil
 	}
-	return r.requests(ctx, pod.Namespace, func(pool *v1alpha1.InferencePool) bool { return config.Selects(pool, pod) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []reconcile.Request
+	for pool, set := range r.selectors {
+		if pool.Namespace == pod.Namespace && config.HasLabels(pod, set) {
+			out = append(out, reconcile.Request{NamespacedName: pool})
+		}
+	}
+	return out
 }
 
 // neighbours are all pools of an object's namespace.
@@ -97,7 +106,7 @@ func (r *Reconciler) neighbours(ctx context.Context, o client.Object) []reconcil
 
 func (r *Reconciler) requests(ctx context.Context, namespace string, want func(*v1alpha1.InferencePool) bool) []reconcile.Request {
 	var list v1alpha1.InferencePoolList
-	// This runs for every change of every pod; the pools are shared with the cache and only read.
+	// The pools are shared with the cache and only read.
 	if err := r.Client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil // from a cache that has begun: it cannot fail
 	}
