@@ -1,6 +1,9 @@
 package extproc
 
-import "github.com/kvasir-dev/kvasir/internal/gateway/request"
+import (
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
 
 // firstBody is the least that is allocated for a body that arrives in pieces.
 const firstBody = 16 << 10
@@ -38,6 +41,13 @@ func (b *body) add(h holder, piece []byte) bool {
 // replace puts another body in place of the received one. It fails when there is no room for both.
 func (b *body) replace(h holder, other []byte) bool {
 	ok := b.Replace(h.Hold, other)
+	b.size, b.changed = len(b.Bytes), b.changed || ok
+	return ok
+}
+
+// rename puts another name in place of the model that was parsed from the body. It fails when there is no room for it.
+func (b *body) rename(h holder, r *openai.Request, model string) bool {
+	ok := b.Rename(h.Hold, r, model)
 	b.size, b.changed = len(b.Bytes), b.changed || ok
 	return ok
 }

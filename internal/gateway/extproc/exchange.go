@@ -257,7 +257,17 @@ func (x *exchange) parse() *picker.Request {
 		}
 	}
 	path := x.head.path()
-	return &picker.Request{Route: route, Body: x.body.Bytes, Light: path == openai.CountTokens, Guessed: path == ""}
+	in := &picker.Request{Route: route, Body: x.body.Bytes, Light: path == openai.CountTokens, Guessed: path == ""}
+	if !x.silent { // or the engine gets the body as it is
+		in.Rename = x.rename
+	}
+	return in
+}
+
+// rename puts the name of a backend in place of the model in the body.
+func (x *exchange) rename(r *openai.Request, model string) (body []byte, room bool) {
+	room = x.body.rename(x.out, r, model)
+	return x.body.Bytes, room
 }
 
 // hidden reports whether the gateway keeps the body of a request for the model's API from the picker.
