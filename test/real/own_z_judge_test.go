@@ -74,7 +74,7 @@ func observeAll(t *testing.T) (judging.Transcript, []judging.Frame) {
 	return all, frames
 }
 
-// judgedVariants are those that the release and the flag -real.budget have room for: a run of ten minutes judges the first two. A
+// judgedVariants are those that the release and the flag -real.budget have room for: a run with a budget judges the first two. A
 // variant that no release is recorded with is judged and recorded only by name: then somebody looks at what it shows first.
 func judgedVariants(t *testing.T) (variants []judging.Variant) {
 	t.Helper()
