@@ -8,7 +8,7 @@
 //
 // Several greedy owners, one after the other, would leave nothing: each takes a part of what those before it have left. So the last
 // part of the budget is not for them, but for owners that hold little, and for connections that hold little, of addresses that many
-// clients share.
+// clients share. The more such an address holds, the earlier its small connections find no room: many of them can be one greedy owner.
 //
 //	          Take                      Complete             Close
 //	Account ---------> can be shed ---------------> held ----------> free
@@ -55,10 +55,11 @@ func (p Part) String() string {
 const (
 	// ownerShare and connectionShare are how many times what is free an owner and a connection can hold.
 	ownerShare, connectionShare = 2, 1
-	// reserve of the budget is only for connections that hold at most 1/smallConnection of what is free, and ownersReserve of it only for
-	// owners that hold at most 1/smallOwner.
-	reserve, ownersReserve      = 3.0 / 16, 1.0 / 8
-	smallOwner, smallConnection = 16, 32
+	// reserve of the budget is only for connections that hold at most 1/smallConnection of what is free; addressesReserve of it only for
+	// those of them whose address holds no more than is free above ownersReserve; and ownersReserve only for owners that hold at most
+	// 1/smallOwner of what is free.
+	reserve, addressesReserve, ownersReserve = 1.0 / 4, 3.0 / 16, 1.0 / 8
+	smallOwner, smallConnection              = 16, 32
 	// shedAge and shedRate, in bytes per second, are how old an account must be and how slowly it must have grown to be shed.
 	shedAge, shedRate = 2 * time.Second, 256 << 10
 	// shedAmong is how many of an owner's oldest accounts are compared; heaviestAmong how many owners.
@@ -255,7 +256,7 @@ func (b *Budget) inTheWay(a *Account, n int64) *holder {
 		return nil
 	case own > ownerShare*free:
 		return a.owner
-	case a.connection != nil && ofConnection <= free/smallConnection && free >= of(ownersReserve):
+	case a.connection != nil && ofConnection <= free/smallConnection && (free >= of(addressesReserve) || own <= free-of(ownersReserve)):
 		return nil
 	case ofConnection > connectionShare*free:
 		return a.owner

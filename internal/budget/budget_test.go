@@ -307,3 +307,28 @@ func TestAConnectionThatHoldsLittleIsNotRefusedForItsAddress(t *testing.T) {
 		t.Errorf("one address holds %d of %d bytes", s.Held, limit)
 	}
 }
+
+// TestManySmallConnectionsLeaveRoomForOtherAddresses: of a few addresses, whose connections all hold little. A connection of an address
+// that holds less finds room, although others of that address are many, too.
+func TestManySmallConnectionsLeaveRoomForOtherAddresses(t *testing.T) {
+	const limit, each, shared = 128 << 20, 64 << 10, 4 << 20
+	b, _ := newBudget(limit)
+	for hog := b.Open(Bodies, "tenant", "", nil); hog.Take(1 << 20); {
+		if b.Stats().Held >= 50<<20 {
+			break
+		}
+	}
+	for i := range shared / each {
+		b.Open(Connections, "shared", fmt.Sprint("shared", i), nil).Take(each)
+	}
+	for i := range 8 * limit / each {
+		b.Open(Connections, fmt.Sprint("greedy", i%8), fmt.Sprint(i), nil).Take(each)
+	}
+	for _, n := range []int64{16 << 10, 400 << 10} {
+		one := b.Open(Streams, "shared", "new", nil)
+		if !one.Take(n) {
+			t.Errorf("a connection finds no room for %d bytes: %+v", n, b.Stats())
+		}
+		one.Close()
+	}
+}
