@@ -25,9 +25,10 @@ var (
 	strangers = prometheus.NewDesc("kvasir_events_strangers_total",
 		"Event publishers that have connected to the picker and were turned away, by reason.", []string{"reason"}, nil)
 	eventsHeld = prometheus.NewDesc("kvasir_events_memory_bytes",
-		"Bytes that the picker holds of what engines have sent on event streams, beside the index and the first 256 KiB of each stream.", nil, nil)
+		"Bytes that the picker holds of what engines have sent on event streams and of their answers with tokens, "+
+			"beside the index and the first 256 KiB of each stream, and of the answers of each engine.", nil, nil)
 	eventsLimit = prometheus.NewDesc("kvasir_events_memory_limit_bytes",
-		"Limit on the bytes of kvasir_events_memory_bytes. One stream can hold half of it.", nil, nil)
+		"Limit on the bytes of kvasir_events_memory_bytes. One stream, or the answers of one engine, can hold half of it.", nil, nil)
 )
 
 // total counts what a field of events.Stats counts.

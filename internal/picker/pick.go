@@ -473,6 +473,8 @@ func reasonOf(err error) string {
 		return "unproven"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "budget"
+	case errors.Is(err, ErrNoRoom):
+		return "memory"
 	case errors.Is(err, chatprompt.ErrUnsupported), errors.Is(err, ErrUnrenderable):
 		return "unsupported"
 	}

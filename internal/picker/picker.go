@@ -44,6 +44,8 @@ type Rendered struct {
 	Tokenized bool
 	// Lacking is the reason why the engine has no render route open, and the cure; empty where it has one.
 	Lacking string
+	// Release gives back the memory of the ids; nil for nothing.
+	Release func()
 }
 
 // Options are what a Picker is made of.

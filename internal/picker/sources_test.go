@@ -426,3 +426,60 @@ func TestWhatKeptAnEngineFromRenderingIsSaid(t *testing.T) {
 		})
 	}
 }
+
+// roomless is a renderer without room for answers, or with answers of so many ids; it counts those that are not given back.
+type roomless struct {
+	full  bool
+	ids   int
+	taken *int
+}
+
+func (r roomless) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
+	if r.full {
+		return Rendered{}, fmt.Errorf("%w: %w", ErrUnrenderable, ErrNoRoom)
+	}
+	*r.taken++
+	return Rendered{IDs: make([]uint32, r.ids), Release: func() { *r.taken-- }}, nil
+}
+
+// TestAnAnswerWithoutRoomIsSaidSo: the request is picked for without tokens, and what is counted and shown names the memory.
+func TestAnAnswerWithoutRoomIsSaidSo(t *testing.T) {
+	for _, body := range []string{`{"model":"m","prompt":"text"}`, `{"model":"m","input":"text"}`} {
+		p := New(Options{Now: newClock().Now, Renderer: roomless{full: true}})
+		if err := p.Apply([]Spec{testSpec(t, 2)}); err != nil {
+			t.Fatal(err)
+		}
+		route := openai.Completions
+		if strings.Contains(body, "input") {
+			route = openai.Responses
+		}
+		d, err := p.Pick(t.Context(), &Request{Route: route, Body: []byte(body)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.End(Completed)
+		stats := p.Stats()[0]
+		if d.TokensMissing != "memory" || stats.Inexact["memory"] != 1 || stats.Rendering.Failures == 0 {
+			t.Errorf("%v: %q, %v, %+v", route, d.TokensMissing, stats.Inexact, stats.Rendering)
+		}
+	}
+}
+
+// TestIDsOfAnEngineAreGivenBack: before the request waits, and it keeps no more of them than its own bytes allow.
+func TestIDsOfAnEngineAreGivenBack(t *testing.T) {
+	taken := 0
+	for _, ids := range []int{100, 100_000} {
+		p := New(Options{Now: newClock().Now, Renderer: roomless{ids: ids, taken: &taken}})
+		if err := p.Apply([]Spec{testSpec(t, 1)}); err != nil {
+			t.Fatal(err)
+		}
+		v, s := p.current.Load().pools[0], new(scratch)
+		if err := openai.Parse(openai.Completions, []byte(textBody), &s.request); err != nil {
+			t.Fatal(err)
+		}
+		got := p.promptOf(t.Context(), v, s, []byte(textBody))
+		if got.tokens != ids || len(got.keys) != ids/v.spec.BlockTokens || taken != 0 || (got.ids == nil) != (ids > 10_000) {
+			t.Errorf("%d ids: %d tokens, %d keys, %d ids kept, %d answers not given back", ids, got.tokens, len(got.keys), len(got.ids), taken)
+		}
+	}
+}

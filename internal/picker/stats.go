@@ -59,7 +59,7 @@ type Hits struct {
 }
 
 // inexactReasons are what reasonOf gives.
-var inexactReasons = [...]string{"content", "route", "identity", "refused", "unproven", "budget", "unsupported", "unavailable"}
+var inexactReasons = [...]string{"content", "route", "identity", "refused", "unproven", "budget", "memory", "unsupported", "unavailable"}
 
 type poolStats struct {
 	outcomes  [numOutcomes]atomic.Int64
@@ -134,7 +134,7 @@ func (s *poolStats) rendered(lacking string, err error) {
 	}
 	next.Lacking = lacking
 	switch {
-	case errors.Is(err, ErrUnrenderable):
+	case errors.Is(err, ErrUnrenderable) && !errors.Is(err, ErrNoRoom):
 		next.Failures, next.Last = before.Failures, before.Last
 	case err != nil:
 		next.Failures, next.Last = before.Failures+1, err.Error()

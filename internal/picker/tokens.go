@@ -123,6 +123,10 @@ var ErrUnrenderable = errors.New("the request cannot be rendered")
 // says nothing about it.
 var ErrNotAsked = errors.New("the engine was not asked")
 
+// ErrNoRoom is what a Renderer's error wraps besides ErrUnrenderable if there was no room for the engine's answer. The error contains no
+// text of the request.
+var ErrNoRoom = errors.New("there is no room for the engine's answer")
+
 // ErrUnreachable is what a Renderer's error wraps when there was no connection to the engine. The error contains no text of the
 // request.
 var ErrUnreachable = errors.New("the engine cannot be connected to")
@@ -228,8 +232,11 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 	if got.Tokenized {
 		source = TokensTokenize
 	}
+	if got.Release != nil {
+		defer got.Release()
+	}
 	switch {
-	case errors.Is(err, ErrUnrenderable) && onlyEngines(r):
+	case errors.Is(err, ErrUnrenderable) && onlyEngines(r) && !errors.Is(err, ErrNoRoom):
 		return prompt{err: errRoute}
 	case err != nil:
 		return prompt{err: err}
@@ -240,6 +247,9 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 	out.rendered = by
 	for _, ids := range got.More {
 		out.addIDs(ids, chain)
+	}
+	if len(out.ids) > len(body)+templateTokens {
+		out.ids = nil // they are kept as long as the request waits, so they must not be more than it pays for
 	}
 	return out
 }
@@ -327,6 +337,9 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 	}
 	return Rendered{Lacking: out.Lacking}, nil, err
 }
+
+// templateTokens is how many tokens a template adds to a request, generously.
+const templateTokens = 4096
 
 const (
 	// renderAttempts is how many engines are asked for a request's tokens, within one budget.

@@ -59,7 +59,8 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
-	a.renderer = render.New(render.Options{})
+	room := budget.NewRoom(a.plan.events)
+	a.renderer = render.New(render.Options{Room: room})
 	a.peers.outbox = replicas.NewOutbox(incarnation())
 	choosing := picker.Options{
 		Renderer: renderer{a.renderer, &a.releases}, Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
@@ -69,7 +70,6 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 		choosing.Decisions = a.decisions
 	}
 	a.picker = picker.New(choosing)
-	room := budget.NewRoom(a.plan.events)
 	a.dialIn = newDialIn(o.eventsAddress, room, log.WithName("events"))
 	a.streams = events.New(events.Config{Source: zmtp.EventSource{Config: zmtp.Config{Room: room}}, Reception: a.dialIn.reception,
 		Join: cachesync.Join, Room: room, Changed: a.restless.ring, Log: log.WithName("events")})

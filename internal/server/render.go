@@ -26,8 +26,11 @@ type renderer struct {
 func (r renderer) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte,
 	apiKey string) (picker.Rendered, error) {
 	got, err := r.Client.Tokens(ctx, ep, route, body, apiKey)
-	out := picker.Rendered{IDs: got.IDs, More: got.More, Tokenized: got.Source == render.Tokenized, Lacking: r.lacking(ep)}
+	out := picker.Rendered{IDs: got.IDs, More: got.More, Tokenized: got.Source == render.Tokenized, Lacking: r.lacking(ep),
+		Release: got.Release}
 	switch {
+	case errors.Is(err, render.ErrFull):
+		err = fmt.Errorf("%w: %w: %w", picker.ErrUnrenderable, picker.ErrNoRoom, err)
 	case errors.Is(err, render.ErrBusy), transport.LocalFault(err):
 		err = fmt.Errorf("%w: %w: %w", picker.ErrUnrenderable, picker.ErrNotAsked, err)
 	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrPrompts), errors.Is(err, render.ErrUnsupported), refuses(err):

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -76,5 +77,22 @@ func TestADeadEngineIsUnreachable(t *testing.T) {
 				t.Errorf("%v, want it to concern no engine: %t", err, local)
 			}
 		})
+	}
+}
+
+// TestAnAnswerWithoutRoomIsTheMemorys: not the engine's fault, nor the request's.
+func TestAnAnswerWithoutRoomIsTheMemorys(t *testing.T) {
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"token_ids":[1` + strings.Repeat(",1", 60_000) + `]}`))
+	}))
+	defer engine.Close()
+	ep := &endpoint.Endpoint{ID: endpoint.ID{Pod: "a"}, Pod: "a", Address: strings.TrimPrefix(engine.URL, "http://")}
+	r := renderer{Client: render.New(render.Options{Room: budget.NewRoom(64 << 10)}), releases: &releases{}}
+	_, err := r.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"Say hello"}`), "")
+	if !errors.Is(err, picker.ErrUnrenderable) || !errors.Is(err, picker.ErrNoRoom) || errors.Is(err, picker.ErrNotAsked) {
+		t.Errorf("got %v", err)
+	}
+	if want := "the memory for what engines send is full"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want it to say %q", err, want)
 	}
 }

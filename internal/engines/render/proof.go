@@ -24,16 +24,21 @@ func (c *Client) Proof(ctx context.Context, ep *endpoint.Endpoint, route openai.
 		c.busy.Add(1)
 		return Answer{}, ErrBusy
 	}
-	out, lack, err := c.render(ctx, ep, route, body, apiKey)
+	m := c.shares.open(ep)
+	defer m.close() // the caller keeps few ids: the request is small, and so is what is plausible
+	out, lack, err := c.render(ctx, m, ep, route, body, apiKey)
 	if lack != LacksNothing {
-		out, err = c.serve(ctx, ep, route, body, apiKey)
+		out, err = c.serve(ctx, m, ep, route, body, apiKey)
 	}
 	switch {
 	case !errors.Is(err, errNoIDs):
 	case route == openai.Messages || route == openai.Responses:
 		err = ErrUnsupported // the conversion to a chat is what is proven
 	default:
-		out, err = c.tokenize(ctx, ep, route, body, apiKey, lack)
+		out, err = c.tokenize(ctx, m, ep, route, body, apiKey, lack)
+	}
+	if err == nil {
+		err = out.plausible(len(body))
 	}
 	if err != nil {
 		return Answer{}, fmt.Errorf("asking %s for the tokens of a request: %w", ep.ID, err)
@@ -45,14 +50,19 @@ func (c *Client) Proof(ctx context.Context, ep *endpoint.Endpoint, route openai.
 var errNoIDs = errors.New("the answer has no ids of its prompt")
 
 // serve lets the engine serve the request.
-func (c *Client) serve(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (out Answer, err error) {
-	err = c.post(ctx, ep, "/v1/"+route.String(), body, apiKey, func(status int, answer []byte) error {
+func (c *Client) serve(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte,
+	apiKey string) (out Answer, err error) {
+	err = c.post(ctx, m, ep, "/v1/"+route.String(), body, apiKey, func(status int, answer []byte) error {
 		switch {
 		case (route == openai.Messages || route == openai.Responses) && doesNotServe(status, answer):
 			return ErrUnsupported // which says nothing about chats
 		case status != http.StatusOK:
 			return &StatusError{status, messageOf(answer)}
 		}
+		if err := m.take(treeCost * len(answer)); err != nil {
+			return err
+		}
+		defer m.put(treeCost * len(answer))
 		var a served
 		if err := json.Unmarshal(answer, &a); err != nil {
 			return fmt.Errorf("%w: %w", ErrAnswer, err)

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -36,7 +37,7 @@ const (
 	lackFor     = 60 * time.Second // how long the render routes of an engine are not used after they did not answer
 	maxLacking  = 4096             // engines remembered as such
 	maxMessage  = 1 << 10          // of an engine's error message, bytes
-	keepBuffer  = 1 << 20          // the largest buffer kept for the next answer, bytes
+	keepBuffer  = 64 << 10         // the largest buffer kept for the next answer, bytes
 	maxIdle     = 256              // connections kept open
 	maxIdleHost = 8                // of them to one endpoint
 )
@@ -77,6 +78,9 @@ type Options struct {
 	MaxAnswer int64
 	// Timeout bounds a question whose context has no deadline.
 	Timeout time.Duration
+	// Room is the memory that answers draw on; nil for no bound. Each engine has a share of it for all questions to it that are under
+	// way, and 256 KiB outside of it.
+	Room *budget.Room
 	// Dial makes connections; nil is the network's own. The network is "tcp" or "unix".
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -95,6 +99,7 @@ type Client struct {
 	engines *transport.Transports
 	slots   chan struct{}
 	buffers sync.Pool
+	shares  shares
 
 	rendered, tokenized, busy, failed atomic.Uint64
 
@@ -112,6 +117,8 @@ type Answer struct {
 	Number int
 	// Source is how the engine was asked.
 	Source Source
+	// Release gives back the memory of the ids, which must not be used any more; nil if they take none. It can be called more than once.
+	Release func()
 }
 
 // New returns a client.
@@ -131,6 +138,7 @@ func New(options Options) *Client {
 	c := &Client{
 		options: options,
 		slots:   make(chan struct{}, options.Concurrency),
+		shares:  shares{room: options.Room, of: map[engineKey]*share{}},
 		routes:  map[engineKey]*routes{},
 	}
 	c.buffers.New = func() any { return new(bytes.Buffer) }
@@ -155,7 +163,8 @@ func (c *Client) Stats() Stats {
 }
 
 // Tokens requests the ids of a request's prompts from an endpoint. body is the unmodified request; it is not read any more
-// once Tokens has returned. apiKey is sent as a bearer token; empty sends none. It never waits for other calls.
+// once Tokens has returned. apiKey is sent as a bearer token; empty sends none. It never waits for other calls. The caller must
+// call Release of the answer.
 //
 // Errors wrap one of those above, *StatusError, the context's or the network's.
 func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
@@ -171,23 +180,29 @@ func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai
 		ctx, cancel = context.WithTimeout(ctx, c.options.Timeout)
 		defer cancel()
 	}
-	out, err := c.ask(ctx, ep, route, body, apiKey)
+	m := c.shares.open(ep)
+	out, err := c.ask(ctx, m, ep, route, body, apiKey)
+	if err == nil {
+		err = out.plausible(len(body))
+	}
 	if err != nil {
+		m.close()
 		c.failed.Add(1)
 		return Answer{}, fmt.Errorf("asking %s for the tokens of a request: %w", ep.ID, err)
 	}
+	out.Release = m.close
 	return out, nil
 }
 
-func (c *Client) ask(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
-	out, lack, err := c.render(ctx, ep, route, body, apiKey)
+func (c *Client) ask(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
+	out, lack, err := c.render(ctx, m, ep, route, body, apiKey)
 	if lack == LacksNothing {
 		if err == nil {
 			c.rendered.Add(1)
 		}
 		return out, err
 	}
-	out, err = c.tokenize(ctx, ep, route, body, apiKey, lack)
+	out, err = c.tokenize(ctx, m, ep, route, body, apiKey, lack)
 	if err == nil {
 		c.tokenized.Add(1)
 	}
@@ -200,12 +215,12 @@ type lackError struct{ lack Lack }
 func (e *lackError) Error() string { return "no render route" }
 
 // render asks a render route. lack is why it does not answer, if it does not.
-func (c *Client) render(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte,
+func (c *Client) render(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte,
 	apiKey string) (out Answer, lack Lack, err error) {
 	if lack := c.lack(ep, route, time.Now()); lack != LacksNothing {
 		return Answer{}, lack, nil
 	}
-	err = c.post(ctx, ep, "/v1/"+route.String()+"/render", body, apiKey, func(status int, answer []byte) error {
+	err = c.post(ctx, m, ep, "/v1/"+route.String()+"/render", body, apiKey, func(status int, answer []byte) error {
 		switch {
 		case status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented,
 			status == http.StatusNotFound && !aboutModel(answer):
@@ -219,11 +234,16 @@ func (c *Client) render(ctx context.Context, ep *endpoint.Endpoint, route openai
 		}
 		var a answerScan
 		if err := a.scan(answer, "token_ids"); err != nil {
-			if early, ok := earlyAnswer(answer, route); ok {
-				out = early
-				return nil
+			if err := m.take(treeCost * len(answer)); err != nil {
+				return err
 			}
-			return &lackError{Absent}
+			early, ok := earlyAnswer(answer, route)
+			m.put(treeCost * len(answer))
+			if !ok {
+				return &lackError{Absent}
+			}
+			out = early
+			return m.keep(&out)
 		}
 		if a.objects == 0 || a.objects > 1 && route != openai.Completions {
 			return ErrPrompts
@@ -232,7 +252,7 @@ func (c *Client) render(ctx context.Context, ep *endpoint.Endpoint, route openai
 			return ErrMultimodal
 		}
 		out = Answer{IDs: a.ids, More: a.more, Source: Rendered}
-		return nil
+		return m.keep(&out)
 	})
 	var lacking *lackError
 	if errors.As(err, &lacking) {
@@ -242,8 +262,8 @@ func (c *Client) render(ctx context.Context, ep *endpoint.Endpoint, route openai
 	return out, LacksNothing, err
 }
 
-// post sends a body and hands status and answer to use, which must not keep the answer.
-func (c *Client) post(ctx context.Context, ep *endpoint.Endpoint, path string, body []byte, apiKey string,
+// post sends a body and hands status and answer to use, which must not keep the answer, and for which scanCost is taken of m.
+func (c *Client) post(ctx context.Context, m *memory, ep *endpoint.Endpoint, path string, body []byte, apiKey string,
 	use func(status int, answer []byte) error) error {
 	src := &source{data: body}
 	defer src.detach()
@@ -272,18 +292,24 @@ func (c *Client) post(ctx context.Context, ep *endpoint.Endpoint, path string, b
 	if !ok {
 		buf = new(bytes.Buffer)
 	}
+	before := m.held
 	defer func() {
 		if buf.Cap() <= keepBuffer {
 			buf.Reset()
 			c.buffers.Put(buf)
 		}
 	}()
-	if _, err := buf.ReadFrom(io.LimitReader(resp.Body, c.options.MaxAnswer+1)); err != nil {
+	err = m.read(buf, resp.Body, c.options.MaxAnswer)
+	reading := m.held - before
+	defer func() { m.put(reading) }()
+	if err != nil {
 		return fmt.Errorf("reading %s: %w", path, err)
 	}
-	if int64(buf.Len()) > c.options.MaxAnswer {
-		return fmt.Errorf("%w: more than %d bytes", ErrAnswer, c.options.MaxAnswer)
+	cost := scanCost * buf.Len()
+	if err := m.take(cost); err != nil {
+		return fmt.Errorf("reading %s: %w", path, err)
 	}
+	defer m.put(cost)
 	return use(resp.StatusCode, buf.Bytes())
 }
 

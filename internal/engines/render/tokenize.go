@@ -23,7 +23,7 @@ var chatFields = []string{"model", "messages", "tools", "chat_template", "chat_t
 const maxTokenized = 16
 
 // tokenize asks /tokenize, once for each prompt. lack is why the render route does not answer.
-func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string,
+func (c *Client) tokenize(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string,
 	lack Lack) (Answer, error) {
 	var parsed openai.Request
 	questions, err := tokenizeRequests(ctx, route, body, lack, &parsed)
@@ -35,7 +35,7 @@ func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route open
 	}
 	out := Answer{Source: Tokenized}
 	for i, question := range questions {
-		ids, err := c.tokenizeCut(ctx, ep, question, &parsed, apiKey)
+		ids, err := c.tokenizeCut(ctx, m, ep, question, &parsed, apiKey)
 		if err != nil {
 			return Answer{}, err
 		}
@@ -49,16 +49,16 @@ func (c *Client) tokenize(ctx context.Context, ep *endpoint.Endpoint, route open
 }
 
 // tokenizeCut asks for the ids of one prompt, and cuts them as the request says: /tokenize does not know truncation.
-func (c *Client) tokenizeCut(ctx context.Context, ep *endpoint.Endpoint, question map[string]any, parsed *openai.Request,
+func (c *Client) tokenizeCut(ctx context.Context, m *memory, ep *endpoint.Endpoint, question map[string]any, parsed *openai.Request,
 	apiKey string) ([]uint32, error) {
-	ids, err := c.tokenizeOne(ctx, ep, question, apiKey)
+	ids, err := c.tokenizeOne(ctx, m, ep, question, apiKey)
 	if err != nil || !parsed.Cuts(len(ids)) {
 		return ids, err
 	}
 	plain := ids
 	if parsed.AddsSpecial() && parsed.KeepsSpecial() {
 		question["add_special_tokens"] = false
-		if plain, err = c.tokenizeOne(ctx, ep, question, apiKey); err != nil {
+		if plain, err = c.tokenizeOne(ctx, m, ep, question, apiKey); err != nil {
 			return nil, err
 		}
 	}
@@ -69,14 +69,15 @@ func (c *Client) tokenizeCut(ctx context.Context, ep *endpoint.Endpoint, questio
 	return kept, nil
 }
 
-func (c *Client) tokenizeOne(ctx context.Context, ep *endpoint.Endpoint, ask map[string]any, apiKey string) (ids []uint32, err error) {
+func (c *Client) tokenizeOne(ctx context.Context, m *memory, ep *endpoint.Endpoint, ask map[string]any,
+	apiKey string) (ids []uint32, err error) {
 	var question bytes.Buffer
 	e := json.NewEncoder(&question)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(ask); err != nil {
 		return nil, fmt.Errorf("%w: writing the question: %w", ErrUnsupported, err)
 	}
-	err = c.post(ctx, ep, "/tokenize", question.Bytes(), apiKey, func(status int, answer []byte) error {
+	err = c.post(ctx, m, ep, "/tokenize", question.Bytes(), apiKey, func(status int, answer []byte) error {
 		if status != http.StatusOK {
 			return &StatusError{status, messageOf(answer)}
 		}
@@ -88,7 +89,7 @@ func (c *Client) tokenizeOne(ctx context.Context, ep *endpoint.Endpoint, ask map
 			return fmt.Errorf("%w: not one object", ErrAnswer)
 		}
 		ids = a.ids
-		return nil
+		return m.keep(&Answer{IDs: ids})
 	})
 	return ids, err
 }
@@ -250,7 +251,7 @@ func failureOf(answer []byte) failure {
 // messageOf is the engine's message in an answer.
 func messageOf(answer []byte) string {
 	m := failureOf(answer).Message
-	return strings.ToValidUTF8(m[:min(len(m), maxMessage)], "")
+	return strings.ToValidUTF8(strings.Clone(m[:min(len(m), maxMessage)]), "")
 }
 
 // aboutModel distinguishes a 404 about the model from one about the route.

@@ -1,0 +1,145 @@
+package render
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+// ErrFull: there is no room for the engine's answer in the memory for what engines send, or not in the engine's share of it.
+var ErrFull = errors.New("the memory for what engines send is full")
+
+const (
+	// ownBytes of the answers of each engine are outside of Options.Room.
+	ownBytes = 256 << 10
+	// scanCost and treeCost are the most that is made of each byte of an answer while it is read, in bytes: where only its ids are
+	// copied, and where it is decoded whole, such as a list of empty objects.
+	scanCost, treeCost = 5, 40
+	// idBytes is what an id takes, and listBytes a list of ids besides.
+	idBytes, listBytes = 4, 24
+	// idsPerByte and extraIDs limit the ids of a request of so many bytes: hardly any token has less than a byte of text, a
+	// normaliser can make several characters of one, and a template adds its own.
+	idsPerByte, extraIDs = 8, 64 << 10
+)
+
+// shares are what the answers of each engine take of a room, for engines that are being asked.
+type shares struct {
+	room *budget.Room
+	mu   sync.Mutex
+	of   map[engineKey]*share // guarded by mu
+}
+
+type share struct {
+	*budget.Share
+	users int // questions under way; guarded by shares.mu
+}
+
+// memory is what one question takes of the share of its engine. It belongs to the goroutine that asks.
+type memory struct {
+	shares *shares
+	key    engineKey
+	share  *share
+	held   int
+}
+
+// open begins a question to an engine. The caller must close the memory.
+func (s *shares) open(ep *endpoint.Endpoint) *memory {
+	m := &memory{shares: s, key: keyOf(ep)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.share = s.of[m.key]; m.share == nil {
+		m.share = &share{Share: s.room.Share(ownBytes)}
+		s.of[m.key] = m.share
+	}
+	m.share.users++
+	return m
+}
+
+// take takes n bytes, or returns ErrFull.
+func (m *memory) take(n int) error {
+	if !m.share.Take(n) {
+		return ErrFull
+	}
+	m.held += n
+	return nil
+}
+
+func (m *memory) put(n int) {
+	m.share.Put(n)
+	m.held -= n
+}
+
+// close gives everything back. It can be called more than once.
+func (m *memory) close() {
+	if m.share == nil {
+		return
+	}
+	m.put(m.held)
+	m.shares.mu.Lock()
+	defer m.shares.mu.Unlock()
+	if m.share.users--; m.share.users == 0 {
+		m.share.Close()
+		delete(m.shares.of, m.key)
+	}
+	m.share = nil
+}
+
+// read reads an answer of at most limit bytes into an empty buffer. What the buffer holds stays taken.
+func (m *memory) read(buf *bytes.Buffer, from io.Reader, limit int64) error {
+	if err := m.take(buf.Cap()); err != nil {
+		return err
+	}
+	from = io.LimitReader(from, limit+1)
+	for {
+		if free := buf.AvailableBuffer(); cap(free) > 0 {
+			n, err := from.Read(free[:cap(free)])
+			buf.Write(free[:n])
+			switch {
+			case int64(buf.Len()) > limit:
+				return fmt.Errorf("%w: more than %d bytes", ErrAnswer, limit)
+			case errors.Is(err, io.EOF):
+				return nil
+			case err != nil:
+				return err
+			}
+			continue
+		}
+		before, after := buf.Cap(), max(firstRead, 2*buf.Cap())
+		if err := m.take(after); err != nil {
+			return err
+		}
+		grown := bytes.NewBuffer(make([]byte, 0, after))
+		grown.Write(buf.Bytes())
+		*buf = *grown
+		m.put(before)
+	}
+}
+
+// keep takes what the ids of an answer hold until they are released.
+func (m *memory) keep(a *Answer) error {
+	n := idBytes * cap(a.IDs)
+	for _, more := range a.More {
+		n += listBytes + idBytes*cap(more)
+	}
+	return m.take(n)
+}
+
+// firstRead is the first size of a buffer, in bytes.
+const firstRead = 8 << 10
+
+// plausible returns an error if an answer has more ids than can be of a request of so many bytes.
+func (a *Answer) plausible(body int) error {
+	ids := len(a.IDs)
+	for _, more := range a.More {
+		ids += len(more)
+	}
+	if ids > extraIDs+idsPerByte*body {
+		return fmt.Errorf("%w: %d tokens for a request of %d bytes", ErrAnswer, ids, body)
+	}
+	return nil
+}

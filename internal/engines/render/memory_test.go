@@ -1,0 +1,150 @@
+package render
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// flood answers every question with a list of ids that ends when released, and says when it has sent so many bytes.
+type flood struct {
+	bytes   int
+	sent    sync.WaitGroup
+	release chan struct{}
+}
+
+func (f *flood) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	_, _ = io.WriteString(w, `{"token_ids":[1`)
+	_, _ = io.WriteString(w, strings.Repeat(",1", f.bytes/2))
+	_ = http.NewResponseController(w).Flush()
+	f.sent.Done()
+	<-f.release
+	_, _ = io.WriteString(w, `]}`)
+}
+
+func ask(t *testing.T, c *Client, ep *endpoint.Endpoint) (Answer, error) {
+	return c.Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), "")
+}
+
+// TestAnswersDrawOnTheRoom: however large the answers of an engine, and however many it is asked for at once. Those of others have room
+// meanwhile, and everything is given back.
+func TestAnswersDrawOnTheRoom(t *testing.T) {
+	const limit, questions = 1 << 20, 16
+	room := budget.NewRoom(limit)
+	c := newClient(t, Options{Room: room})
+	hostile := &flood{bytes: 90 << 10, release: make(chan struct{})}
+	bad := start(t, hostile)
+	good := start(t, &engine{answers: map[string]answer{chatRender: {200, `{"token_ids":[1` + strings.Repeat(",1", 8000) + `]}`}}})
+	good.ID.Pod = "good"
+	hostile.sent.Add(questions)
+	errs := make(chan error, questions)
+	for range questions {
+		go func() {
+			a, err := ask(t, c, bad)
+			if err == nil {
+				a.Release()
+			}
+			errs <- err
+		}()
+	}
+	hostile.sent.Wait()
+	if got, err := ask(t, c, good); err != nil || len(got.IDs) != 8001 {
+		t.Errorf("another engine's answer of %d ids: %v", len(got.IDs), err)
+	} else {
+		got.Release()
+	}
+	close(hostile.release)
+	full := 0
+	for range questions {
+		if err := <-errs; errors.Is(err, ErrFull) {
+			full++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if full == 0 {
+		t.Errorf("answers of %d bytes together had room in %d bytes", questions*hostile.bytes, limit)
+	}
+	if n := room.Held(); n != 0 || len(c.shares.of) != 0 {
+		t.Errorf("%d bytes are left, and %d shares", n, len(c.shares.of))
+	}
+}
+
+// TestAnAnswerHoldsRoomUntilItsRelease: so many answers that are kept leave none.
+func TestAnAnswerHoldsRoomUntilItsRelease(t *testing.T) {
+	const limit = 2 << 20
+	room := budget.NewRoom(limit)
+	c := newClient(t, Options{Room: room})
+	ep := start(t, &engine{answers: map[string]answer{chatRender: {200, `{"token_ids":[1` + strings.Repeat(",1", 40_000) + `]}`}}})
+	var kept []Answer
+	for range 100 {
+		got, err := ask(t, c, ep)
+		if err != nil {
+			if !errors.Is(err, ErrFull) {
+				t.Fatal(err)
+			}
+			break
+		}
+		kept = append(kept, got)
+	}
+	held := 0
+	for i := range kept {
+		held += idBytes * cap(kept[i].IDs)
+	}
+	if len(kept) == 0 || len(kept) == 100 || int64(held-ownBytes) != room.Held() {
+		t.Errorf("%d answers with %d bytes are kept, and %d are taken of %d", len(kept), held, room.Held(), limit)
+	}
+	for i := range kept {
+		kept[i].Release()
+		kept[i].Release()
+	}
+	if got, err := ask(t, c, ep); err != nil {
+		t.Error(err)
+	} else {
+		got.Release()
+	}
+	if n := room.Held(); n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+}
+
+// TestAnswersThatGrowWhenDecodedAreCounted: a byte of a list of empty objects takes many.
+func TestAnswersThatGrowWhenDecodedAreCounted(t *testing.T) {
+	const limit = 8 << 20
+	grows := "[{}" + strings.Repeat(",{}", 200_000) + "]"
+	ep := start(t, &engine{answers: map[string]answer{
+		completionRender:       {200, grows},
+		"/v1/chat/completions": {200, `{"choices":` + grows + `}`},
+		chatRender:             {403, routeClosed},
+	}})
+	c := newClient(t, Options{Room: budget.NewRoom(limit)})
+	if _, err := c.Tokens(t.Context(), ep, openai.Completions, []byte(completionBody), ""); !errors.Is(err, ErrFull) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.Proof(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); !errors.Is(err, ErrFull) {
+		t.Errorf("got %v", err)
+	}
+	if n := c.shares.room.Held(); n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+}
+
+// TestMoreTokensThanBytesAreRefused: an engine cannot make the picker keep what no request of its size has.
+func TestMoreTokensThanBytesAreRefused(t *testing.T) {
+	most := extraIDs + idsPerByte*len(chatBody)
+	for _, ids := range []int{most, most + 1} {
+		ep := start(t, &engine{answers: map[string]answer{chatRender: {200, `{"token_ids":[1` + strings.Repeat(",1", ids-1) + `]}`}}})
+		got, err := ask(t, newClient(t, Options{}), ep)
+		if refused := errors.Is(err, ErrAnswer); refused != (ids > most) || !refused && len(got.IDs) != ids {
+			t.Errorf("%d ids: %v", ids, err)
+		}
+	}
+}
