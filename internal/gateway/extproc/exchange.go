@@ -120,6 +120,18 @@ func (x *exchange) HalfClosed() {
 	finish()
 }
 
+// Slow implements h2stream.Handler. Until the pick, what has arrived of the request is held for a client that is too slow.
+func (x *exchange) Slow() {
+	defer x.recovered()
+	switch {
+	case x.request == inBody && x.decision == nil:
+		x.refuse(request.SlowBody)
+	case x.decision == nil: // there is no request yet, or it was refused and the gateway does not end the stream
+		x.ended()
+		x.out.Finish(codes.DeadlineExceeded, "the request did not arrive in time")
+	}
+}
+
 // Ended implements h2stream.Handler.
 func (x *exchange) Ended() {
 	x.ended()

@@ -30,6 +30,9 @@ type ServeOptions struct {
 	ConnectionAge time.Duration
 	// MaxConnections is the most connections of gateways; one address can have as many as are free; 1024.
 	MaxConnections int
+	// RequestIdle is how long a stream can have no traffic until its request is complete, and the time over which a request must arrive at
+	// 1 KiB/s; 1 min.
+	RequestIdle time.Duration
 	// Grace is how long streams can continue after the context has ended; 30 s.
 	Grace time.Duration
 	Log   logr.Logger
@@ -42,6 +45,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 	o.MaxMessage = cmp.Or(o.MaxMessage, 257<<20)
 	o.ConnectionAge = cmp.Or(o.ConnectionAge, 5*time.Minute)
 	o.Grace = cmp.Or(o.Grace, 30*time.Second)
+	o.RequestIdle = cmp.Or(o.RequestIdle, time.Minute)
 	streams := h2stream.New(h2stream.Options{
 		Open: func(call *h2stream.Call, out *h2stream.Stream) h2stream.Handler {
 			if call.Method == pb.ExternalProcessor_Process_FullMethodName {
@@ -51,7 +55,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, o ServeOption
 		},
 		TLS: o.TLS, MaxMessage: o.MaxMessage, MaxPending: s.options.MaxPending, Budget: s.options.Budget,
 		Overload: s.options.Overload, MaxConnections: o.MaxConnections,
-		ConnectionAge: o.ConnectionAge, Log: o.Log,
+		ConnectionAge: o.ConnectionAge, RequestIdle: o.RequestIdle, Keepalive: min(30*time.Second, o.RequestIdle/2), Log: o.Log,
 	})
 	cut, err := streams.Serve(ctx, listener, o.Grace)
 	s.probes.running.Wait()

@@ -321,7 +321,7 @@ func (c *connection) keep() {
 	c.flush()
 }
 
-// endIdle ends the streams without traffic for too long. mu is held.
+// endIdle ends the streams without traffic for too long, and notifies the handlers of those whose requests arrive too slowly. mu is held.
 func (c *connection) endIdle(now time.Time) {
 	for id, s := range c.streams {
 		limit := c.server.options.RequestIdle
@@ -333,6 +333,13 @@ func (c *connection) endIdle(now time.Time) {
 			s.lived, s.quiet = false, now
 		case now.Sub(s.quiet) >= limit:
 			c.reset(id, http2.ErrCodeCancel)
+			continue
+		}
+		if s.slow(now) {
+			c.server.jobs.Go(func() { // the handler can take its time
+				s.dispatch(&event{slow: true})
+				c.flush()
+			})
 		}
 	}
 }

@@ -17,6 +17,7 @@ func (s *Stream) receive(p []byte, size int, end bool) error {
 	c.mu.Lock()
 	s.unsaid += size
 	s.lived = true
+	s.arrived += int64(size)
 	tooMuch, closed := s.unsaid > streamWindow, s.halfClosed
 	s.halfClosed = closed || end
 	c.mu.Unlock()
@@ -138,12 +139,12 @@ func (s *Stream) dispatch(e *event) {
 	c := s.c
 	c.mu.Lock()
 	if s.busy {
-		fits := e == nil || e.end || s.account.Take(e.cost())
+		fits := e == nil || s.account.Take(e.cost())
 		if e != nil && fits {
-			s.inbox = append(s.inbox, event{message: append([]byte(nil), e.message...), end: e.end})
+			s.inbox = append(s.inbox, event{message: append([]byte(nil), e.message...), end: e.end, slow: e.slow})
 		}
 		c.mu.Unlock()
-		if !fits {
+		if !fits && !e.slow {
 			s.spoil(codes.ResourceExhausted, "too many messages wait")
 		}
 		return
@@ -195,9 +196,7 @@ func (s *Stream) next() {
 			s.inbox = s.inbox[1:]
 			c.mu.Unlock()
 			s.call(e)
-			if !e.end {
-				s.account.Put(e.cost())
-			}
+			s.account.Put(e.cost())
 		default:
 			s.inbox, s.busy = nil, false
 			s.grant()
@@ -222,9 +221,12 @@ func (s *Stream) call(e event) {
 			s.fail()
 		}
 	}()
-	if e.end {
+	switch {
+	case e.end:
 		s.handler.HalfClosed()
-	} else {
+	case e.slow:
+		s.handler.Slow()
+	default:
 		s.handler.Message(e.message)
 	}
 }
@@ -235,16 +237,21 @@ func (s *Stream) fail() {
 	s.Finish(codes.Internal, "the request could not be handled")
 }
 
-// event is something for the handler: a message, or that there will be no more.
+// event is something for the handler: a message, that there will be no more, or that the request arrives too slowly.
 type event struct {
-	message []byte
-	end     bool
+	message   []byte
+	end, slow bool
 }
 
 // eventCost is what a message takes besides its bytes while it waits: messages can be empty, so their bytes alone would bound nothing.
 const eventCost = 64
 
-// cost is what a message takes while it waits, in bytes.
-func (e *event) cost() int64 { return int64(len(e.message)) + eventCost }
+// cost is what an event takes while it waits, in bytes. There is one end at most, which must have room.
+func (e *event) cost() int64 {
+	if e.end {
+		return 0
+	}
+	return int64(len(e.message)) + eventCost
+}
 
 var partials = sync.Pool{New: func() any { return new([]byte) }}

@@ -44,6 +44,9 @@ type Handler interface {
 	Message(m []byte)
 	// HalfClosed reports that the client sends no more. It expects Stream.Finish in the end.
 	HalfClosed()
+	// Slow reports that the client's request arrives too slowly (Options.MinRate). It expects Stream.Finish in the end; if nothing comes of
+	// it, it is called again.
+	Slow()
 	// Ended reports that the stream is over, for any reason: finished, reset, or its connection lost. It is the last call,
 	// and is made exactly once.
 	Ended()
@@ -69,6 +72,9 @@ type Options struct {
 	// Idle is how long a stream can have no traffic; 1 h. RequestIdle is the same until the stream's request is complete
 	// (Stream.Complete); 1 min.
 	Idle, RequestIdle time.Duration
+	// MinRate is how fast a request must arrive, in bytes per second over RequestIdle: 1 KiB. It is for requests that arrive in pieces:
+	// for those whose client sends nothing there is RequestIdle.
+	MinRate int64
 	// MaxPending is the most bytes that wait for the client on one stream, except for bodies that their senders had not
 	// count, before the client can send no more on it; 8 MiB.
 	MaxPending int64
@@ -124,6 +130,7 @@ func New(o Options) *Server {
 	o.MaxConnections = cmp.Or(o.MaxConnections, 1024)
 	o.Idle = cmp.Or(o.Idle, time.Hour)
 	o.RequestIdle = cmp.Or(o.RequestIdle, time.Minute)
+	o.MinRate = cmp.Or(o.MinRate, 1<<10)
 	o.MaxPending = cmp.Or(o.MaxPending, 8<<20)
 	o.Keepalive = cmp.Or(o.Keepalive, 30*time.Second)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 10*time.Second)

@@ -22,6 +22,7 @@ const patience = 20 * time.Second
 type handler struct {
 	message    func(m []byte)
 	halfClosed func()
+	slow       func()
 	ended      func()
 }
 
@@ -34,6 +35,12 @@ func (h *handler) Message(m []byte) {
 func (h *handler) HalfClosed() {
 	if h.halfClosed != nil {
 		h.halfClosed()
+	}
+}
+
+func (h *handler) Slow() {
+	if h.slow != nil {
+		h.slow()
 	}
 }
 

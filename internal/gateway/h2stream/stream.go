@@ -45,6 +45,8 @@ type Stream struct {
 	// Guarded by c.mu.
 	lived       bool      // there was traffic since the keeper last looked
 	quiet       time.Time // since when nothing has, as far as the keeper has seen
+	since       time.Time // when arrived began to count
+	arrived     int64     // bytes since then
 	complete    bool      // the request is
 	kept        int64     // of pending, as far as it is counted in the budget
 	tight       bool      // there was no room in the budget for what is pending
@@ -111,6 +113,21 @@ func (s *Stream) Complete() {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	s.complete = true
+}
+
+// slow reports whether the request arrives too slowly. c.mu is held.
+func (s *Stream) slow(now time.Time) bool {
+	o := &s.c.server.options
+	if s.complete || s.busy || s.halfClosed || s.since.IsZero() {
+		s.since, s.arrived = now, 0
+		return false
+	}
+	if now.Sub(s.since) < o.RequestIdle {
+		return false
+	}
+	slow := s.arrived > 0 && float64(s.arrived) < float64(o.MinRate)*o.RequestIdle.Seconds()
+	s.since, s.arrived = now, 0
+	return slow
 }
 
 // Host is the address of the other end, without the port.

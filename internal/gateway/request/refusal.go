@@ -36,12 +36,12 @@ const (
 var (
 	// GatewayReasons are all reasons for which extproc calls Refused.
 	GatewayReasons = []string{
-		RefusedPath, RefusedTooLarge, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant, RefusedTooMuch,
-		RefusedNoEndpoint, RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
+		RefusedPath, RefusedTooLarge, RefusedSlowBody, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant,
+		RefusedTooMuch, RefusedNoEndpoint, RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
 	}
 	// ProxyReasons are all reasons for which httpproxy does: it also reads the requests from the clients.
 	ProxyReasons = append([]string{
-		RefusedMethod, RefusedEncoding, RefusedSlowBody, RefusedBrokenBody, RefusedShed, RefusedRequests,
+		RefusedMethod, RefusedEncoding, RefusedBrokenBody, RefusedShed, RefusedRequests,
 	}, GatewayReasons...)
 )
 

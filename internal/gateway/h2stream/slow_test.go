@@ -1,0 +1,64 @@
+package h2stream
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+)
+
+// TestRequestsMustArriveAtTheMinimumRate: one that trickles is ended, at first or later. One that arrives at the rate, of which nothing has
+// arrived or that is complete is not.
+func TestRequestsMustArriveAtTheMinimumRate(t *testing.T) {
+	const idle, rate = time.Minute, 1 << 10
+	var slow [10]atomic.Int32 // calls, by the first digit of the path
+	streams := make(chan *Stream, 4)
+	h := newHouse(t, Options{RequestIdle: idle, MinRate: rate}, func(call *Call, s *Stream) *handler {
+		if call.Method == "/4" {
+			s.Complete()
+		}
+		streams <- s
+		n := &slow[call.Method[1]-'0']
+		return &handler{slow: func() { n.Add(1); s.Finish(codes.DeadlineExceeded, "slow") }}
+	})
+	c := h.dial()
+	for i, path := range []string{"/1", "/2", "/3", "/4"} {
+		c.openAs(uint32(2*i+1), []string{":path", path})
+	}
+	var s *Stream
+	for range 4 {
+		s = <-streams
+	}
+	server, now := s.c, time.Now()
+	tick := func(after time.Duration, data map[uint32]int) {
+		for id, n := range data {
+			for ; n > 0; n -= 10 << 10 {
+				c.must(c.WriteData(id, false, make([]byte, min(n, 10<<10)))) // empty messages, and a part of one
+			}
+		}
+		c.must(c.WritePing(false, [8]byte{1}))
+		await(c, func(f *http2.PingFrame) bool { return f.IsAck() && f.Data == [8]byte{1} })
+		now = now.Add(after)
+		server.mu.Lock()
+		server.endIdle(now)
+		server.unlock()
+		server.flush()
+	}
+	quota := rate * int(idle.Seconds())
+	tick(0, nil)
+	tick(idle/2, map[uint32]int{1: 6, 3: quota / 2, 7: 6})
+	tick(idle/2, map[uint32]int{1: 6, 3: quota / 2, 7: 6})
+	c.status(1)
+	for range 3 {
+		tick(idle/2, map[uint32]int{3: quota / 2, 7: 6})
+	}
+	tick(idle/2, map[uint32]int{3: quota/2 - 1, 7: 6})
+	c.status(3)
+	for i, want := range []int32{1: 1, 2: 1, 3: 0, 4: 0} {
+		if n := slow[i].Load(); n != want {
+			t.Errorf("stream %d was called slow %d times, want %d", i, n, want)
+		}
+	}
+}
