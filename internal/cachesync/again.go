@@ -7,15 +7,29 @@ import (
 
 // again is what a mirror knows of copies that the engine has announced and that can be too many. The rule is that of
 // package events, where it is explained: copies that a report of cached blocks can have added are struck off once their
-// sum exceeds the engine's number of blocks, and a block that lost copies so stays while others follow it.
+// sum exceeds the engine's number of blocks, and a block that lost copies so stays while others follow it. Where more than mostBlocks times
+// that number remain, none on the GPU counts.
 type again struct {
 	capacity  int // physical blocks of the engine's GPU tier, 0 while it is not known
 	copies    int // of all blocks there
 	checked   int // the sum that is known to be right although it is too high; 0 for none
 	uncertain map[id]uint16
 	struck    map[id]struct{}
+	// impossible: more than mostBlocks times as many were held as the engine has, since the stream asked last.
+	impossible bool
 	// firsts are the first blocks of adapters' prompts, by what they hold.
 	firsts map[kvblock.Key]blockID
+}
+
+// mostBlocks is how many times as many blocks as it has an engine can announce.
+const mostBlocks = 2
+
+// Impossible implements events.DoubtfulSink.
+func (m *Mirror) Impossible() (was bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was, m.again.impossible = m.again.impossible, false
+	return was
 }
 
 func newAgain(capacity int) again {
@@ -69,6 +83,10 @@ func (m *Mirror) settleCopies() {
 	}
 	clear(a.uncertain)
 	a.checked = 0
+	if a.copies > mostBlocks*a.capacity {
+		a.impossible = true
+		m.clearTier(kvblock.GPU)
+	}
 	if a.copies >= a.capacity {
 		a.checked = a.copies + a.capacity/16 // the engine reports too few blocks; do not look at each batch
 	}

@@ -83,3 +83,30 @@ func TestTheSumOfCopiesIsRight(t *testing.T) {
 		}
 	}
 }
+
+// TestMoreBlocksThanTheEngineHasAreNotReported: of an engine that announces more than twice its own number none on its GPU counts. Offloaded
+// ones do, without number.
+func TestMoreBlocksThanTheEngineHasAreNotReported(t *testing.T) {
+	const blocks = 16
+	m, _, _ := testMirror(Options{})
+	m.SetCapacity(blocks)
+	times := 0
+	for h := range kvevent.Hash(20 * blocks) {
+		offloaded := chainEvent(0, 1000+h)
+		offloaded.Medium = "CPU"
+		apply(m, chainEvent(0, 1+h), offloaded)
+		onGPU := 0
+		m.arena.each(func(_ id, r *record) { onGPU += int(r.copies[kvblock.GPU]) })
+		if onGPU > 2*blocks+blocks/16 {
+			t.Fatalf("%d blocks count of an engine that has %d", onGPU, blocks)
+		}
+		if m.Impossible() {
+			if times++; onGPU != 0 || m.Stats().Blocks != int(h)+1 {
+				t.Fatalf("%d blocks are left on the GPU, and %d in all, want 0 and %d", onGPU, m.Stats().Blocks, h+1)
+			}
+		}
+	}
+	if times < 5 {
+		t.Errorf("the blocks were forgotten %d times", times)
+	}
+}

@@ -406,6 +406,11 @@ func (m *Mirror) clear(e *kvevent.Event) {
 		m.stats.UnknownMedium++
 		return
 	}
+	m.clearTier(tier)
+}
+
+// clearTier forgets all copies in a tier.
+func (m *Mirror) clearTier(tier kvblock.Tier) {
 	var held []id
 	m.arena.each(func(i id, r *record) {
 		if r.copies[tier] > 0 {

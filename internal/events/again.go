@@ -21,13 +21,18 @@ import (
 // Where the history has gaps, the sum lacks what they hide and can stay below the engine's size for hours. Then no uncertain copy
 // counts from the start.
 //
+// Where more than twice as many blocks remain as the engine has, all of them certain, the stream is not the engine's history: removals were
+// lost, or the engine, or an impostor, announces what it cannot have. Then no block on the GPU counts any more, and everything is replayed.
+// Twice, because the number is of another source (the engine's metrics), and a margin costs only memory.
+//
 // A copy that was struck off can be real. Two facts about an engine's cache bring it back, or keep it: a block is never
 // evicted before those that follow it, and a block that is stored after another one proves that the other one is held.
 type again struct {
 	share     *budget.Share
 	bytes     int // taken of share
 	copies    int // of all blocks on the GPU; too many rather than too few
-	perBlock  int // keys of a block
+	perBlock  int // keys of a block, and the most of all that were seen
+	mostKeys  int
 	uncertain map[blockID]*doubt
 	checked   int // the sum that is known to be right although it is too high; 0 for none
 	// gone are the blocks of uncertain that count as removed, oldest first; some of them can be held again.
@@ -49,6 +54,8 @@ const (
 	doubtBytes = 192
 	// maxGone bounds the blocks that count as removed and are remembered.
 	maxGone = 4096
+	// mostBlocks is how many times as many blocks as it has an engine can announce before none of them count.
+	mostBlocks = 2
 	// maxSearches bounds how often one event has the holder's blocks searched for those that follow a block.
 	maxSearches = 8
 )
@@ -180,20 +187,31 @@ func (a *again) revive(w kvindex.Writer, group int, hash kvevent.Hash) {
 	}
 }
 
-// settle compares the sum with what the engine has, once a batch is applied. It returns how many copies were struck off.
-func (a *again) settle(w kvindex.Writer, windows uint64, capacity int) (struck int) {
+// settle compares the sum with what the engine has, once a batch is applied. It returns how many copies were struck off, and whether
+// those that remain are more than the engine can have.
+func (a *again) settle(w kvindex.Writer, windows uint64, capacity int) (struck int, impossible bool) {
 	if capacity <= 0 || a.copies < capacity || a.copies <= a.checked {
-		return 0
+		return 0, false
 	}
 	// What the index evicted or refused was counted, too: the sum is computed again.
-	if a.copies = a.copiesOf(w, windows); a.copies >= capacity {
+	if a.copies = a.copiesOf(w, windows, a.perBlock); a.copies >= capacity {
 		struck = a.strike(w)
 	}
 	a.checked = 0
 	if a.copies >= capacity {
 		a.checked = a.copies + capacity/16 // the engine reports too few blocks; do not look at each batch
 	}
-	return struck
+	// Where groups have blocks of several sizes, the sum can be too high.
+	most := mostBlocks * capacity
+	return struck, a.copies > most && a.copiesOf(w, windows, a.mostKeys) > most
+}
+
+// forgetAll forgets what is known of all blocks on the GPU.
+func (a *again) forgetAll() {
+	for id, d := range a.uncertain {
+		a.drop(id, d)
+	}
+	a.copies, a.checked, a.gone = 0, 0, nil
 }
 
 // strike strikes all uncertain copies off, and returns how many there were.
@@ -220,7 +238,7 @@ func takeCopies(w kvindex.Writer, id blockID, n int) (taken int) {
 }
 
 // copiesOf is the number of copies on the GPU. The writer knows a block of a group without a window by each of its keys.
-func (a *again) copiesOf(w kvindex.Writer, windows uint64) int {
+func (a *again) copiesOf(w kvindex.Writer, windows uint64, perBlock int) int {
 	keys, blocks := 0, 0
 	w.Each(func(b kvindex.Block) bool {
 		if windows>>b.Group&1 != 0 {
@@ -230,5 +248,5 @@ func (a *again) copiesOf(w kvindex.Writer, windows uint64) int {
 		}
 		return true
 	})
-	return blocks + keys/max(1, a.perBlock)
+	return blocks + keys/max(1, perBlock)
 }

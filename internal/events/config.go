@@ -59,6 +59,14 @@ type LayoutSink interface {
 	Unreadable(now bool)
 }
 
+// DoubtfulSink is a Sink that knows how many blocks the engine has.
+type DoubtfulSink interface {
+	Sink
+	// Impossible reports whether, since it was asked last, more than twice as many blocks were held on the GPU as the engine has. None is
+	// held there then.
+	Impossible() bool
+}
+
 // Position is a place in the batches of one life of an engine.
 type Position struct {
 	// Next is the number of the first batch that was not applied; meaningless unless Known.

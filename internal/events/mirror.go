@@ -36,6 +36,8 @@ type mirror struct {
 	before *orphanage
 	// gaps is whether the history has some, as of the last Mark.
 	gaps bool
+	// impossible: more blocks were held than the engine can have, since the stream asked last.
+	impossible bool
 	// stored collects the keys for Feed.OnStored, work the orphans whose parent has arrived, keys those of one event.
 	stored []kvblock.Key
 	work   []*orphan
@@ -134,7 +136,11 @@ func (m *mirror) apply(b *kvevent.Batch) {
 	}
 	m.catchUp(b)
 	if m.feed.Capacity != nil {
-		m.stats.Struck.Add(uint64(m.again.settle(m.writer, m.groups.windows, m.feed.Capacity())))
+		struck, impossible := m.again.settle(m.writer, m.groups.windows, m.feed.Capacity())
+		m.stats.Struck.Add(uint64(struck))
+		if impossible {
+			m.disbelieve()
+		}
 	}
 	m.gauge()
 	if len(m.stored) > 0 && m.feed.OnStored != nil {
@@ -187,7 +193,7 @@ func (m *mirror) store(e *kvevent.Event) {
 		m.storeWindow(e, tier)
 	default:
 		perBlock, before, orphans := e.BlockSize/m.feed.Keys.BlockTokens, m.writer.Len(), len(m.orphans.byID)
-		m.again.perBlock = perBlock
+		m.again.perBlock, m.again.mostKeys = perBlock, max(m.again.mostKeys, perBlock)
 		m.count(tier, len(e.Hashes))
 		m.storeChain(e, tier)
 		if tier == kvblock.GPU && !e.HasParent && (orphans > 0 || m.writer.Len()-before < len(e.Hashes)*perBlock) {

@@ -112,6 +112,8 @@ type Stats struct {
 	// Struck counts copies that were announced and cannot exist, because the engine has fewer blocks; Superseded counts
 	// blocks of adapters that were loaded again with other weights.
 	Struck, Superseded atomic.Uint64
+	// Impossible counts how often more than twice as many blocks were held as the engine has, so that all on its GPU were forgotten.
+	Impossible atomic.Uint64
 
 	// OrphansDropped counts blocks that waited for their parent and were given up.
 	OrphansDropped atomic.Uint64

@@ -403,6 +403,12 @@ func (s *Stream) decodeBatch(payload []byte, applying *bool) bool {
 	}
 	*applying = true
 	s.sink.Apply(&s.batch, s.position())
+	if sink, ok := s.sink.(DoubtfulSink); ok && sink.Impossible() {
+		s.stats.Impossible.Add(1)
+		logging.Warn(s.log, "Engine has announced more than twice as many blocks as it has, forgetting those on its GPU")
+		s.setState(Degraded)
+		s.plan()
+	}
 	if s.feed.OnLookahead != nil && s.batch.Lookahead() {
 		s.feed.OnLookahead()
 	}

@@ -160,7 +160,9 @@ func (c *healthCall) send(m proto.Message) error {
 }
 
 // Slow implements h2stream.Handler.
-func (c *healthCall) Slow() { c.out.Finish(codes.DeadlineExceeded, "the question did not arrive in time") }
+func (c *healthCall) Slow() {
+	c.out.Finish(codes.DeadlineExceeded, "the question did not arrive in time")
+}
 
 // HalfClosed implements h2stream.Handler.
 func (c *healthCall) HalfClosed() { c.out.Finish(codes.InvalidArgument, "there is no question") }
