@@ -95,8 +95,8 @@ func init() {
 	add("pitfall 4: the length of a changed body is not told", message,
 		"if x.body.changed && x.head.get", "if !x.body.changed && x.head.get", "TestPitfall4_TheLengthIsToldOnlyWhenItChanges")
 	add("pitfall 5: white space around a body is lost", exchange,
-		"	return &picker.Request{Route: route, Body: x.body.Bytes, Light",
-		"	for n := len(x.body.Bytes); n > 0 && x.body.Bytes[n-1] == '\\n'; n-- {\n		x.body.Bytes = x.body.Bytes[:n-1]\n	}\n	return &picker.Request{Route: route, Body: x.body.Bytes, Light", "TestPitfall5_BytesAreNotRewritten")
+		"	in := &picker.Request{Route: route, Body: x.body.Bytes, Light",
+		"	for n := len(x.body.Bytes); n > 0 && x.body.Bytes[n-1] == '\\n'; n-- {\n		x.body.Bytes = x.body.Bytes[:n-1]\n	}\n	in := &picker.Request{Route: route, Body: x.body.Bytes, Light", "TestPitfall5_BytesAreNotRewritten")
 	add("pitfall 6: gRPC's usual limit on messages", server,
 		"MaxMessage: o.MaxMessage, ", "", "TestPitfall6_LargeMessages")
 	add("pitfall 6: bodies held are not bounded", exchange,
