@@ -194,7 +194,8 @@ func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai
 	return out, nil
 }
 
-func (c *Client) ask(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
+func (c *Client) ask(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte,
+	apiKey string) (Answer, error) {
 	out, lack, err := c.render(ctx, m, ep, route, body, apiKey)
 	if lack == LacksNothing {
 		if err == nil {
