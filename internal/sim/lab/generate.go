@@ -30,7 +30,7 @@ var generators = map[string]func(g *generator, n int) []Request{
 	"shift":     (*generator).shift,
 	"surge":     (*generator).surge,
 	"bulk":      (*generator).bulk,
-	"documents": (*generator).documents,
+	"documents": (*generator).papers,
 	"bursts":    (*generator).bursts,
 	"intrusion": (*generator).intrusion,
 }
@@ -192,7 +192,7 @@ func (g *generator) rag(n int) []Request {
 	return list
 }
 
-func (g *generator) documents(n int) []Request {
+func (g *generator) papers(n int) []Request {
 	var list []Request
 	at := time.Duration(0)
 	for range n {
