@@ -80,7 +80,11 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	e := v.explanation(s, question, &state.prompt, moment, &at)
 	if v.roles {
 		v.order(s, question, moment)
-		e.Plans = v.weigh(s, new(scratch), state, moment, false).explain(v)
+		w := v.begin(s, state)
+		if w.why == PlanHandoff {
+			v.weigh(w, s, new(scratch), state, moment, false)
+		}
+		e.Plans = w.explain(v)
 	}
 	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
 	e.Route = in.Routing.describe(e.Model).reason()
@@ -130,7 +134,7 @@ func (w *plans) explain(v *view) *api.Plans {
 		HandedOver: w.why == PlanHandoff, Because: w.why.because(),
 		Alone: api.Plan{Seconds: w.whole, Steps: []api.Step{step("serve", w.alone, w.whole)}},
 	}
-	if w.all != nil {
+	if len(w.all) > 0 {
 		out.Alone.Steps[0].Parts = partsOf(policy.Parts(w.scale, &w.asked, w.all, w.best), 0)
 	}
 	if w.to < 0 {
@@ -138,7 +142,7 @@ func (w *plans) explain(v *view) *api.Plans {
 	}
 	prefill, decode := step("prefill", w.from, w.prefill), step("decode", w.to, w.transfer+w.decode)
 	prefill.Parts = partsOf(policy.Parts(w.scale, &w.asked, w.all, w.first), 0)
-	decode.Parts = partsOf(policy.Parts(w.scale, &w.loads, w.loaded, w.rcv), w.transfer)
+	decode.Parts = partsOf(policy.Parts(w.scale, &w.loads, w.loaded, w.receiver), w.transfer)
 	out.Handoff = &api.Plan{Seconds: prefill.Seconds + decode.Seconds, Steps: []api.Step{prefill, decode}}
 	return out
 }

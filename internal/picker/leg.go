@@ -113,11 +113,11 @@ type handoff struct {
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
+	// compared is the record of the plans.
+	compared *decisionlog.Plan
 	// loaded: the endpoint that was to load the blocks has generated a token, so that later failures
 	// have nothing to do with the hand-off.
 	loaded bool
-	// compared is the record of the plans.
-	compared *decisionlog.Plan
 	// full: the present endpoint has refused the DecodeLeg because its queue is full, which is no failure.
 	full bool
 }

@@ -37,6 +37,7 @@ type scratch struct {
 	scored     bool // s.matches, s.question and s.costs are those of the candidates
 	sequences  int  // of the request; 0 if it is not known
 
+	plans     plans         // in pools with roles
 	lacking   []int         // tokens that are to be transferred to each candidate
 	estimates []policy.Cost // of the yardstick
 	// What shadows need.
@@ -165,7 +166,7 @@ type legState struct {
 	handoff handoff
 	coming  *member
 	accused *pair
-	// plans that were compared; nil without a comparison. compared is the record of them, after the first decision of a request.
+	// plans of the scratch; nil where no plans were made. compared is the record of them, after the first decision of a request.
 	plans    *plans
 	compared *decisionlog.Plan
 	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.

@@ -28,12 +28,13 @@ type plans struct {
 	why PlanChoice
 	// whole, prefill, transfer and decode are the costs: of the request alone, and of the parts of the hand-off.
 	whole, prefill, transfer, decode float64
-	// What the costs are made of, for people: all endpoints as they were compared, and the place in it of alone and from; the
+	// What the costs are made of, for people: all endpoints as they were compared, and the places in it of alone and from; the
 	// endpoints to which blocks are transferred, and the place of to.
-	scale            policy.Policy
-	asked, loads     policy.Request
-	all, loaded      []policy.Candidate
-	best, first, rcv int
+	scale                 policy.Policy
+	asked, loads          policy.Request
+	all, loaded           []policy.Candidate
+	best, first, receiver int
+	costs                 []policy.Cost
 }
 
 // PlanChoice is the plan that was chosen for a request, or why it is served alone.
@@ -73,12 +74,15 @@ func (c PlanChoice) because() string {
 // plan decides whether a ranked request is handed over. If it is, the candidates for the first leg take the place of those
 // for the entire request in s, in order, and probe reports whether the request probes the first of them.
 func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (split, probe bool) {
-	first := p.scratch.Get().(*scratch)
-	defer p.release(first)
-	w := v.weigh(s, first, state, now, true)
+	w := v.begin(s, state)
 	state.plans = w
+	var first *scratch
 	if w.why == PlanHandoff {
-		probe = v.take(w, now)
+		first = p.scratch.Get().(*scratch)
+		defer p.release(first)
+		if v.weigh(w, s, first, state, now, true); w.why == PlanHandoff {
+			probe = v.take(w, now)
+		}
 	}
 	if !state.again {
 		v.handoffs.plans[w.why].Add(1)
@@ -116,26 +120,29 @@ func (v *view) take(w *plans, now time.Time) (probe bool) {
 	return probe
 }
 
-// weigh compares the plans for a ranked request, and changes nothing but first, which gets the
-// candidates for the first leg. probing: the request can probe distrusted matches.
-func (v *view) weigh(s, first *scratch, state *pickState, now time.Time, probing bool) *plans {
-	rule, best := &v.spec.Policy.Handoffs, s.order[0]
-	w := &plans{alone: s.index[best], from: -1, to: -1, asked: s.question}
-	if w.why = v.staysAlone(rule, s, state); w.why != PlanHandoff {
-		return w
-	}
+// begin makes the plans for a ranked request, in the memory of s. If they are to be compared, the choice is PlanHandoff.
+func (v *view) begin(s *scratch, state *pickState) *plans {
+	w, best := &s.plans, s.order[0]
+	*w = plans{alone: s.index[best], from: -1, to: -1, all: w.all[:0], loaded: w.loaded[:0], costs: w.costs[:0]}
+	w.why = v.staysAlone(&v.spec.Policy.Handoffs, s, state)
+	return w
+}
+
+// weigh compares plans, and changes nothing else but first, which gets the candidates for the first leg. probing: the request
+// can probe distrusted matches.
+func (v *view) weigh(w *plans, s, first *scratch, state *pickState, now time.Time, probing bool) {
 	v.prefillers(s, first, state, now, probing)
 	if len(first.candidates) == 0 {
 		w.why = PlanNoPrefill
-		return w
+		return
 	}
-	w.scale = v.strategy
+	w.asked, w.scale = s.question, v.strategy
 	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
 		w.scale = yardstick
 	}
 	// One call for both kinds of endpoints, so that the terms that depend on all candidates are the same for both.
 	n := len(first.candidates)
-	w.all, w.best = slices.Concat(first.candidates, s.candidates), n+best
+	w.all, w.best = append(append(w.all, first.candidates...), s.candidates...), n+s.order[0]
 	first.costs = resize(first.costs, len(w.all))
 	w.scale.Score(&s.question, w.all, first.costs)
 	w.whole = first.costs[w.best].First
@@ -144,17 +151,16 @@ func (v *view) weigh(s, first *scratch, state *pickState, now time.Time, probing
 	w.first = first.order[0]
 	from := v.members[first.index[w.first]]
 	receives := v.receiver(s, w, from, now)
-	if w.rcv < 0 {
+	if w.receiver < 0 {
 		w.why = PlanNoDecode
-		return w
+		return
 	}
-	w.from, w.to, w.prefill = first.index[w.first], s.index[w.rcv], first.costs[w.first].First
-	w.transfer = w.loaded[w.rcv].Delay - s.candidates[w.rcv].Delay
+	w.from, w.to, w.prefill = first.index[w.first], s.index[w.receiver], first.costs[w.first].First
+	w.transfer = w.loaded[w.receiver].Delay - s.candidates[w.receiver].Delay
 	w.decode = receives - w.transfer
-	if rule.Rule == HandoffByCost && w.prefill+receives >= w.whole {
+	if v.spec.Policy.Handoffs.Rule == HandoffByCost && w.prefill+receives >= w.whole {
 		w.why = PlanCheaper
 	}
-	return w
 }
 
 // record puts plans into a record of the decision log. The nil plans have none.
@@ -222,32 +228,33 @@ func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time, pr
 }
 
 // receiver finds the candidate that a request is best handed over to by an endpoint, and returns what the hand-off and the wait
-// there cost, in seconds. w.rcv is -1 if there is none that has room. Strategies that do not count in seconds keep their first
+// there cost, in seconds. w.receiver is -1 if there is none that has room. Strategies that do not count in seconds keep their first
 // choice.
 func (v *view) receiver(s *scratch, w *plans, from *member, now time.Time) (seconds float64) {
-	w.loaded, w.loads = slices.Clone(s.candidates), s.question
+	w.loaded, w.loads = append(w.loaded, s.candidates...), s.question
 	v.load(&w.loads, w.loaded)
-	costs := make([]policy.Cost, len(w.loaded))
+	w.costs = resize(w.costs, len(w.loaded))
+	costs := w.costs
 	w.scale.Score(&w.loads, w.loaded, costs)
-	w.rcv = -1
+	w.receiver = -1
 	suits := func(c int) bool {
 		return v.handsOver(from, v.members[s.index[c]], now) && v.takes(now, s.index[c], &s.candidates[c].Load, s.needs())
 	}
 	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
 		if i := slices.IndexFunc(s.order, suits); i >= 0 {
-			w.rcv = s.order[i]
+			w.receiver = s.order[i]
 		}
 	} else {
 		for c := range costs {
-			if (w.rcv < 0 || costs[c].First < costs[w.rcv].First) && suits(c) {
-				w.rcv = c
+			if (w.receiver < 0 || costs[c].First < costs[w.receiver].First) && suits(c) {
+				w.receiver = c
 			}
 		}
 	}
-	if w.rcv < 0 {
+	if w.receiver < 0 {
 		return 0
 	}
-	return costs[w.rcv].First
+	return costs[w.receiver].First
 }
 
 // handsOver reports whether one endpoint can hand a request over to another one now, as far as is known.

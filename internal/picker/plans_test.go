@@ -176,3 +176,34 @@ func TestPlansAreCounted(t *testing.T) {
 		t.Errorf("plans in a pool without roles: %v", s.Plans)
 	}
 }
+
+// BenchmarkPickWithRoles is the cost of requests in a pool with roles that are not handed over.
+func BenchmarkPickWithRoles(b *testing.B) {
+	roles := []endpoint.Role{endpoint.Prefill, endpoint.Prefill, endpoint.Decode, endpoint.Decode, endpoint.Decode, endpoint.Decode, endpoint.Decode, endpoint.Decode}
+	for name, tc := range map[string]struct {
+		spec   HandoffSpec
+		n      int
+		splits bool
+	}{
+		"short":   {HandoffSpec{Rule: HandoffByCost}, 10, true},
+		"cheaper": {HandoffSpec{Rule: HandoffByCost}, 100, true},
+		"never":   {HandoffSpec{Rule: HandoffNever}, 1024, true},
+		"gateway": {HandoffSpec{Rule: HandoffByCost}, 1024, false},
+	} {
+		b.Run(name, func(b *testing.B) {
+			p := New(Options{})
+			if err := p.Apply([]Spec{rolesSpec(b, tc.spec, roles...)}); err != nil {
+				b.Fatal(err)
+			}
+			body := completion("m", 0, tc.n, true)
+			b.ReportAllocs()
+			for b.Loop() {
+				d, err := p.Pick(b.Context(), &Request{Route: openai.Completions, Body: body, Splits: tc.splits})
+				if err != nil || d.Leg() != Whole {
+					b.Fatal(err, d.Leg())
+				}
+				d.End(Completed)
+			}
+		})
+	}
+}
