@@ -18,6 +18,9 @@ const aboutLabApart = `Compares rules by which requests are handed over from pod
 itself, never, and from a number of uncached tokens on; and the same pods without roles. Ratios are to the best fixed rule of a
 configuration: of first tokens to the best one whose tokens come as evenly (99th percentile), of the end to the best of all.`
 
+// mostLoad bounds the loads of labApart, as parts of what saturates the fleet.
+const mostLoad = 100
+
 // labApart is the command disaggregation.
 func labApart(std stdio) *cobra.Command {
 	c := command.New("disaggregation", "What hand-offs between prefill and decode are worth", aboutLabApart)
@@ -48,6 +51,11 @@ func labApart(std stdio) *cobra.Command {
 		a.Config.Strategy = strategies[0]
 		if a.Loads, err = list(*loads, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); err != nil {
 			return command.Usage("--loads: %v", err)
+		}
+		for _, load := range a.Loads {
+			if !(load > 0) || load > mostLoad {
+				return command.Usage("--loads: %g is not above 0 and at most %d", load, mostLoad)
+			}
 		}
 		if a.Prefillers, err = list(*prefillers, strconv.Atoi); err != nil || slices.Min(a.Prefillers) < 1 || slices.Max(a.Prefillers) >= *pods {
 			return command.Usage("--prefillers: want numbers from 1 to fewer than the pods")

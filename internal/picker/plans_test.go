@@ -85,7 +85,7 @@ func TestAnExplanationNamesWhyARequestIsServedAlone(t *testing.T) {
 	}{
 		PlanRule:      {HandoffSpec{Rule: HandoffNever}, roles, completion("m", 0, 900, true)},
 		PlanRequest:   {cost, roles, []byte(`{"model":"m","n":2,"prompt":` + ids(900) + `}`)},
-		PlanShort:     {cost, roles, completion("m", 0, 10, true)},
+		PlanShort:     {cost, roles, completion("m", 0, 16, true)},
 		PlanThreshold: {above, roles, completion("m", 0, 63, true)},
 		PlanLength:    {cost, roles, []byte(`{"model":"m","max_tokens":101,"prompt":` + ids(900) + `}`)},
 		PlanNoPrefill: {cost, []endpoint.Role{endpoint.Decode, endpoint.Decode}, completion("m", 0, 900, true)},
@@ -174,6 +174,74 @@ func TestPlansAreCounted(t *testing.T) {
 	}
 	if s := newPicker(t, newClock(), rolesSpec(t, above, endpoint.Both)).Stats()[0]; s.Plans != nil {
 		t.Errorf("plans in a pool without roles: %v", s.Plans)
+	}
+}
+
+// A gateway's request goes to one endpoint, and its record says so.
+func TestPlansOfARequestByAGateway(t *testing.T) {
+	log, seen := new(memoryLog), &notes{all: true}
+	spec := rolesSpec(t, above, endpoint.Prefill, endpoint.Decode)
+	spec.Policy.LogPercent = 100
+	p := New(Options{Now: newClock().Now, Decisions: log, Recorder: seen})
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", 0, 500, true), Gateway: "10.0.0.9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.End(Completed)
+	want := decisionlog.Plan{Because: "gateway", Alone: "pod-1/0"}
+	if d.Leg() != Whole || len(log.records) != 1 || log.records[0].Plan == nil || *log.records[0].Plan != want {
+		t.Errorf("leg %v, records %+v", d.Leg(), log.records)
+	}
+	if shown := seen.decided[0].Plans; shown == nil || shown.Because != "gateway" || shown.Handoff != nil || shown.Alone.Seconds != 0 {
+		t.Errorf("shown %+v", shown)
+	}
+	if n := p.Stats()[0].Plans[PlanGateway]; n != 1 {
+		t.Errorf("%d requests by gateways counted", n)
+	}
+}
+
+// Endpoints that fail are no part of a plan, and the reason shows it: here those that prefill do not answer, or what they have
+// prefilled cannot be loaded.
+func TestPlansNameEndpointsThatFail(t *testing.T) {
+	for want, fail := range map[PlanChoice]func(t *testing.T, p *Picker, body []byte, d *Decision) *Decision{
+		PlanNoPrefill: func(_ *testing.T, _ *Picker, _ []byte, d *Decision) *Decision {
+			d.Fail()
+			return d
+		},
+		PlanNoDecode: func(t *testing.T, p *Picker, body []byte, d *Decision) *Decision {
+			d = next(t, p, body, d)
+			d.FailLate()
+			return d
+		},
+	} {
+		t.Run(want.String(), func(t *testing.T) {
+			p := newPicker(t, newClock(), rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+			handedOver := int64(0)
+			for i := 0; ; i++ {
+				body := completion("m", 1000*i, 500, true)
+				plans := explained(t, p, body)
+				if !plans.HandedOver {
+					if plans.Because != want.String() || plans.Handoff != nil {
+						t.Errorf("after %d failures: %+v", i, plans)
+					}
+					break
+				}
+				if i == 20 {
+					t.Fatal("still handed over")
+				}
+				d := splits(t, p, body)
+				alone(t, p, body, fail(t, p, body, d)).End(Completed)
+				handedOver++
+			}
+			splits(t, p, completion("m", 90_000, 500, true)).End(Completed)
+			got := p.Stats()[0].Plans
+			if got[PlanHandoff] != handedOver || got[want] != 1 {
+				t.Errorf("after %d hand-offs: %v", handedOver, got)
+			}
+		})
 	}
 }
 
