@@ -13,6 +13,8 @@ const (
   kvasir-lab sweep --policies MarginalCost,LMetric --loads 0.3,0.6,0.9`
 	examplesEffect = `  # What the exchange of pickers changes
   kvasir-lab effect --of exchange --seeds 1,2,3`
+	examplesApart = `  # Long documents at two of eight pods that prefill
+  kvasir-lab disaggregation --workloads documents --prefillers 2`
 	examplesOverload = `  # Three times what a fleet of two pods bears
   kvasir-lab overload --factor 3 --pods 2`
 )

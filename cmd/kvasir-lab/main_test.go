@@ -32,6 +32,17 @@ func TestCommandLine(t *testing.T) {
 		"run --stall 30s:-1s":                      {2, "want AT:FOR"},
 		"run --requests 20 --stall 0s:5s -o json":  {0, `"results"`},
 		"effect --of exchange --admission perhaps": {2, `--admission is "perhaps"`},
+
+		"disaggregation --pods 1":        {2, "--prefillers: want numbers from 1 to fewer than the pods"},
+		"disaggregation --prefillers 8":  {2, "--prefillers: want"},
+		"disaggregation --loads 0":       {2, "--loads: 0 is not above 0"},
+		"disaggregation --loads NaN":     {2, "--loads: NaN is not above 0"},
+		"disaggregation --thresholds 0":  {2, "--thresholds: want numbers from 1 on"},
+		"disaggregation --workloads tea": {2, "--workloads: "},
+		"disaggregation --policy all":    {2, "is not one strategy"},
+		"disaggregation --requests 0":    {2, "--requests must be above 0"},
+		"disaggregation --seeds 1,":      {2, "--seeds: "},
+		"disaggregation --workloads documents --requests 40 --pods 2 --prefillers 1 --loads 0.5 --seeds 1 --thresholds 512": {0, "from 512"},
 	} {
 		if status, out, errs := exec(t, "", strings.Fields(args)...); status != tc.status || !strings.Contains(out+errs, tc.out) {
 			t.Errorf("%q: status %d, %s%s", args, status, out, errs)

@@ -173,7 +173,7 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), explainTimeout)
 	defer cancel()
-	e, err := s.Explain(ctx, &picker.Request{Route: route, Body: body, Header: headerOf(r)})
+	e, err := s.Explain(ctx, &picker.Request{Route: route, Body: body, Header: headerOf(r), Splits: true})
 	if err != nil {
 		var refused *picker.Error
 		if errors.As(err, &refused) {

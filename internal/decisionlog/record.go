@@ -48,6 +48,8 @@ type Record struct {
 	// Candidates are the endpoints that were scored, the best first, at most MaxCandidates; Scored is how many there were.
 	Candidates []Candidate `json:"candidates"`
 	Scored     int         `json:"scored"`
+	// Plan is how a hand-off compared with serving the request at one endpoint; absent in pools without roles.
+	Plan *Plan `json:"plan,omitempty"`
 	// Endpoint is pod/rank of the one that served, or had the request last, at that Attempt, from 0.
 	Endpoint string `json:"endpoint,omitempty"`
 	Attempt  int    `json:"attempt"`
@@ -93,6 +95,22 @@ type Candidate struct {
 	Predicted float64 `json:"predicted_ms"`
 	// Cost by the strategy, in its unit.
 	Cost float64 `json:"cost"`
+}
+
+// Plan compares the ways to serve a request in a pool with roles. Costs are in milliseconds, 0 where nothing was compared.
+type Plan struct {
+	// HandedOver: one endpoint was to prefill, and another one to decode; Because is the reason if not (api.Plans).
+	HandedOver bool   `json:"handed_over"`
+	Because    string `json:"because,omitempty"`
+	// Alone, Prefill and Decode are pod/rank of the endpoints.
+	Alone   string `json:"alone"`
+	Prefill string `json:"prefill,omitempty"`
+	Decode  string `json:"decode,omitempty"`
+	// AloneCost is that of the request at one endpoint. The other costs are of a hand-off, and add up.
+	AloneCost    float64 `json:"alone_ms"`
+	PrefillCost  float64 `json:"prefill_ms,omitempty"`
+	TransferCost float64 `json:"transfer_ms,omitempty"`
+	DecodeCost   float64 `json:"decode_ms,omitempty"`
 }
 
 // Salt roots the numbers of one log.

@@ -86,6 +86,12 @@ var (
 		[]string{"namespace", "pool", "source"}, nil)
 	handoffs = prometheus.NewDesc("kvasir_handoffs_total",
 		"Hand-offs of requests from an endpoint that prefills to one that decodes, by outcome.", []string{"namespace", "pool", "outcome"}, nil)
+	plans = prometheus.NewDesc("kvasir_plans_total",
+		"Requests in pools with roles, by the plan: handoff, or the reason why one endpoint serves the request.", []string{"namespace", "pool", "plan"}, nil)
+	transferBase = prometheus.NewDesc("kvasir_transfer_base_seconds",
+		"Learned time of a hand-off beside the prefill and the transfer of tokens, in pools with roles.", []string{"namespace", "pool"}, nil)
+	transferToken = prometheus.NewDesc("kvasir_transfer_token_seconds",
+		"Learned time of a hand-off for each token that the endpoint which decodes lacks, in pools with roles.", []string{"namespace", "pool"}, nil)
 	inexact = prometheus.NewDesc("kvasir_inexact_requests_total",
 		"Requests for which an endpoint was picked without exact tokens, by reason.", []string{"namespace", "pool", "reason"}, nil)
 	poolInfo = prometheus.NewDesc("kvasir_pool_info", "1; the labels are the name of the pool's model and the strategy in force.",
@@ -202,8 +208,8 @@ var scrapeSeries = []series[scrape.Stats]{
 // Describe is for prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		requests, tokenized, handoffs, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs, unindexed, strangers,
-		eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
+		requests, tokenized, handoffs, plans, transferBase, transferToken, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs,
+		unindexed, strangers, eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks,
 	} {
 		out <- d
@@ -300,6 +306,13 @@ func collectPools(out chan<- prometheus.Metric, all []picker.PoolStats) {
 		}
 		for outcome, n := range s.Handoffs {
 			out <- prometheus.MustNewConstMetric(handoffs, prometheus.CounterValue, float64(n), namespace, pool, outcome.String())
+		}
+		for plan, n := range s.Plans {
+			out <- prometheus.MustNewConstMetric(plans, prometheus.CounterValue, float64(n), namespace, pool, plan.String())
+		}
+		if s.Plans != nil {
+			out <- prometheus.MustNewConstMetric(transferBase, prometheus.GaugeValue, s.TransferSeconds, namespace, pool)
+			out <- prometheus.MustNewConstMetric(transferToken, prometheus.GaugeValue, s.TransferTokenSeconds, namespace, pool)
 		}
 		for reason, n := range s.Inexact {
 			out <- prometheus.MustNewConstMetric(inexact, prometheus.CounterValue, float64(n), namespace, pool, reason)

@@ -60,6 +60,7 @@ func sources() Sources {
 		Gateways: []picker.GatewayStats{{Gateway: "10.0.0.9", Reported: 5, Retried: 1, Unfollowed: 2, Streams: 4, Buffered: 3}},
 		Inexact:  map[string]int64{"budget": 2},
 		Handoffs: map[picker.HandoffOutcome]int64{picker.HandoffNoMemory: 3},
+		Plans:    map[picker.PlanChoice]int64{picker.PlanHandoff: 2, picker.PlanCheaper: 1},
 		Refused:  2, Retries: 1, Blocks: 10, Held: 9, Speculative: 1, Speculating: 1,
 		Endpoints: []picker.EndpointStats{
 			endpointStats("uid-1", "pod", 0), endpointStats("uid-1", "pod", 1),

@@ -65,17 +65,27 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	if !in.Unparsed {
 		state.prompt = p.promptOf(ctx, v, s, in.Body)
 	}
+	state.splits = splittable(in, &s.request)
 	at, moment := v.place(s.request.Model), p.now()
 	if s.candidates = v.eligible(moment, &at, state.reach(v, moment), s); len(s.candidates) == 0 {
 		return nil, noEndpoint(v.spec.Name)
 	}
 	v.match(s, &state.prompt, false)
-	question := v.question(s, state, moment)
-	v.keepInIsland(s, &question)
-	v.matchHistory(s, &state.prompt, &question, v.history)
+	s.question = v.question(s, state, moment)
+	question := &s.question
+	v.keepInIsland(s, question)
+	v.matchHistory(s, &state.prompt, question, v.history)
 	s.costs = resize(s.costs, len(s.candidates))
-	policy.Still(v.strategy).Score(&question, s.candidates, s.costs)
-	e := v.explanation(s, &question, &state.prompt, moment, &at)
+	policy.Still(v.strategy).Score(question, s.candidates, s.costs)
+	e := v.explanation(s, question, &state.prompt, moment, &at)
+	if v.roles {
+		v.order(s, question, moment)
+		w := v.begin(s, state)
+		if w.why == PlanHandoff {
+			v.weigh(w, s, new(scratch), state, moment, false)
+		}
+		e.Plans = w.explain(v)
+	}
 	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
 	e.Route = in.Routing.describe(e.Model).reason()
 	return e, nil
@@ -112,6 +122,46 @@ func (v *view) explanation(s *scratch, question *policy.Request, in *prompt, now
 		}
 	}
 	return e
+}
+
+// explain puts plans into words for people.
+func (w *plans) explain(v *view) *api.Plans {
+	step := func(does string, i int, seconds float64) api.Step {
+		ep := &v.spec.Endpoints[i]
+		return api.Step{Does: does, Pod: ep.Pod, Rank: ep.ID.Rank, Seconds: seconds}
+	}
+	out := &api.Plans{
+		HandedOver: w.why == PlanHandoff, Because: w.why.because(),
+		Alone: api.Plan{Seconds: w.whole, Steps: []api.Step{step("serve", w.alone, w.whole)}},
+	}
+	if len(w.all) > 0 {
+		out.Alone.Steps[0].Parts = partsOf(policy.Parts(w.scale, &w.asked, w.all, w.best), 0)
+	}
+	if w.to < 0 {
+		return out
+	}
+	prefill, decode := step("prefill", w.from, w.prefill), step("decode", w.to, w.transfer+w.decode)
+	prefill.Parts = partsOf(policy.Parts(w.scale, &w.asked, w.all, w.first), 0)
+	decode.Parts = partsOf(policy.Parts(w.scale, &w.loads, w.loaded, w.receiver), w.transfer)
+	out.Handoff = &api.Plan{Seconds: prefill.Seconds + decode.Seconds, Steps: []api.Step{prefill, decode}}
+	return out
+}
+
+// partsOf leaves out parts of a cost that are 0, and takes the transfer out of the delay.
+func partsOf(terms []policy.Term, transfer float64) []api.Term {
+	var out []api.Term
+	if transfer > 0 {
+		out = append(out, api.Term{Name: "transfer", Value: transfer, Unit: "seconds"})
+	}
+	for _, t := range terms {
+		if t.Name == "delay" {
+			t.Value -= transfer
+		}
+		if t.Value > 1e-6 {
+			out = append(out, api.Term{Name: t.Name, Value: t.Value, Unit: t.Unit})
+		}
+	}
+	return out
 }
 
 func termsOf(terms []policy.Term) []api.Term {

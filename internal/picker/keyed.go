@@ -18,6 +18,10 @@ type Keyed struct {
 	Keys []kvblock.Key
 	// Streamed answers show when the prefill ends.
 	Streamed bool
+	// Splits, Again and HandedOver are as in Request.
+	Splits     bool
+	Again      *Decision
+	HandedOver bool
 }
 
 // Wait is a request that waits for a full pool.
@@ -42,15 +46,23 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	state := pickState{
 		start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven, ids: in.Prompt},
 	}
-	v.tally.recordArrival(state.start)
 	var err error
-	if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, in.Model, ""); err != nil {
-		return nil, nil, err
+	if in.Again != nil {
+		state.caller, state.start, state.again = in.Again.passOn(in.HandedOver), in.Again.arrived, true
+	} else {
+		v.tally.recordArrival(state.start)
+		if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, in.Model, ""); err != nil {
+			return nil, nil, err
+		}
+	}
+	state.splits = v.roles && in.Splits
+	if in.HandedOver {
+		state.takeOver(in.Again)
 	}
 	current, w, err := p.passOrQueue(&v.admission, s, &state)
 	if err != nil {
 		p.refused(v, s, &state, err)
-		state.caller.pass.Release()
+		state.drop()
 		return nil, nil, err
 	}
 	if w != nil {
@@ -63,9 +75,15 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	defer current.unpin()
 	d, err := p.choose(current, s, &state)
 	if err != nil {
-		state.caller.pass.Release()
+		state.drop()
 	}
 	return d, nil, err
+}
+
+// drop releases what a request that finds no endpoint has held.
+func (state *pickState) drop() {
+	state.caller.pass.Release()
+	state.handoff.lease.release()
 }
 
 // fill makes of a request what a body would.
@@ -107,7 +125,7 @@ func (w *Wait) Poll() (d *Decision, over bool, err error) {
 		}
 	}
 	if err != nil {
-		w.state.caller.pass.Release()
+		w.state.drop()
 	}
 	return d, true, err
 }

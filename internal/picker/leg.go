@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -91,6 +92,7 @@ func NoDecoder(ctx context.Context) HandoffOutcome {
 type handoffs struct {
 	price    transferPrice
 	outcomes [numHandoffOutcomes]atomic.Int64
+	plans    [numPlanChoices]atomic.Int64
 }
 
 // handoff is the state of a decision that only hand-offs need. The zero value is that of a whole request.
@@ -111,6 +113,8 @@ type handoff struct {
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
+	// compared is the record of the plans.
+	compared *decisionlog.Plan
 	// loaded: the endpoint that was to load the blocks has generated a token, so that later failures
 	// have nothing to do with the hand-off.
 	loaded bool
@@ -329,29 +333,36 @@ func (p *transferPrice) learn(tokens int, seconds float64) {
 func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pickState, in *Request) prompt {
 	if !in.HandedOver {
 		if in.Again != nil {
-			state.accused = in.Again.handoff.accused
+			state.accused, state.compared = in.Again.handoff.accused, in.Again.handoff.compared
 		}
 		state.splits = v.roles && splittable(in, &s.request)
 		return p.promptOf(ctx, v, s, in.Body)
 	}
-	state.leg, state.handoff, state.blocksUntil = DecodeLeg, in.Again.handoff, in.BlocksUntil
-	if state.handoff.leg == PrefillLeg {
-		state.handoff.from = in.Again.Target()
-	}
+	state.takeOver(in.Again)
+	state.blocksUntil = in.BlocksUntil
 	if kept := state.handoff.prompt; kept != nil && in.Again.view.spec.Seed == v.spec.Seed {
 		return *kept
 	}
 	return p.promptOf(ctx, v, s, in.Body)
 }
 
+// takeOver begins the DecodeLeg of a request with what the decision before has kept.
+func (state *pickState) takeOver(before *Decision) {
+	state.leg, state.handoff, state.compared = DecodeLeg, before.handoff, before.handoff.compared
+	if state.handoff.leg == PrefillLeg {
+		state.handoff.from = before.Target()
+	}
+}
+
 // describeLeg fills in what a decision has as a leg of a request. Its keys are known.
 func (d *Decision) describeLeg(s *scratch, state *pickState) {
-	d.handoff.leg = state.leg
+	d.handoff.leg, d.handoff.compared = state.leg, state.compared
 	switch state.leg {
 	case PrefillLeg:
 		kept := state.prompt
 		kept.keys, kept.former, kept.ids = d.keys, slices.Clone(state.former), nil
 		d.handoff.prompt, d.handoff.coming, d.handoff.planned = &kept, state.coming, state.coming
+		d.handoff.compared = state.plans.record(d.view)
 		state.coming.coming.Add(1)
 	case DecodeLeg:
 		first := d.view.members[s.index[s.order[0]]]
@@ -376,6 +387,10 @@ func (d *Decision) reportsPrefill() bool {
 func (h *handoffs) addTo(s *PoolStats, roles bool) {
 	if roles {
 		s.TransferSeconds, s.TransferTokenSeconds = h.price.now()
+		s.Plans = map[PlanChoice]int64{}
+		for i := range h.plans {
+			s.Plans[PlanChoice(i)] = h.plans[i].Load()
+		}
 	}
 	s.Handoffs = map[HandoffOutcome]int64{}
 	for i := range h.outcomes {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -36,6 +37,7 @@ type scratch struct {
 	scored     bool // s.matches, s.question and s.costs are those of the candidates
 	sequences  int  // of the request; 0 if it is not known
 
+	plans     plans         // in pools with roles
 	lacking   []int         // tokens that are to be transferred to each candidate
 	estimates []policy.Cost // of the yardstick
 	// What shadows need.
@@ -164,6 +166,9 @@ type legState struct {
 	handoff handoff
 	coming  *member
 	accused *pair
+	// plans of the scratch; nil where no plans were made. compared is the record of them, after the first decision of a request.
+	plans    *plans
+	compared *decisionlog.Plan
 	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.
 	blocksUntil time.Time
 }
@@ -192,7 +197,7 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 		v.receive(s, state, question, now)
 	}
 	probe := v.rank(s, question, now)
-	if state.splits {
+	if v.roles && state.leg == Whole {
 		first := v.members[s.index[s.order[0]]]
 		if split, probes := p.plan(v, s, state, now); split {
 			if probe {

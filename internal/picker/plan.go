@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/policy"
@@ -18,53 +19,78 @@ import (
 // A running stream is so protected from a prefill beside it by the harm that this would do, and an endpoint that prefills
 // from requests by its queue.
 
+// plans are the ways to serve a request in a pool with roles, with their costs in seconds.
+type plans struct {
+	// alone, from and to are endpoints as indices in the view: the one that serves the request alone, and those of the best
+	// hand-off. from and to are -1 while there is no hand-off.
+	alone, from, to int
+	// why the request is not handed over, or PlanHandoff.
+	why PlanChoice
+	// whole, prefill, transfer and decode are the costs: of the request alone, and of the parts of the hand-off.
+	whole, prefill, transfer, decode float64
+	// What the costs are made of, for people: all endpoints as they were compared, and the places in it of alone and from; the
+	// endpoints to which blocks are transferred, and the place of to.
+	scale                 policy.Policy
+	asked, loads          policy.Request
+	all, loaded           []policy.Candidate
+	best, first, receiver int
+	costs                 []policy.Cost
+}
+
+// PlanChoice is the plan that was chosen for a request, or why it is served alone.
+type PlanChoice uint8
+
+// The choices.
+const (
+	PlanHandoff    PlanChoice = iota // one endpoint prefills and another one decodes
+	PlanRule                         // the policy hands over nothing
+	PlanGateway                      // a gateway sends the request, and can send only one
+	PlanRequest                      // requests of this kind are never handed over
+	PlanShort                        // the endpoint that serves it alone lacks no more than a block
+	PlanThreshold                    // it lacks less than the policy's uncachedTokens
+	PlanLength                       // prompt and answer do not fit the model, which only the request as a whole shows
+	PlanNoPrefill                    // no other endpoint that prefills is ready, has room and hands over
+	PlanNoDecode                     // no endpoint that decodes has room and takes over from the one that prefills
+	PlanCheaper                      // it is cheaper alone
+	PlanTried                        // the endpoints are tried again after failures, by another request
+	numPlanChoices int        = iota
+)
+
+// String is the value of the metric label.
+func (c PlanChoice) String() string {
+	return [...]string{
+		"handoff", "rule", "gateway", "request", "short", "threshold", "model-length", "no-prefill", "no-decode", "cheaper", "tried",
+	}[c]
+}
+
+// because is why a request is served alone, for people; empty if it is handed over.
+func (c PlanChoice) because() string {
+	if c == PlanHandoff {
+		return ""
+	}
+	return c.String()
+}
+
 // plan decides whether a ranked request is handed over. If it is, the candidates for the first leg take the place of those
 // for the entire request in s, in order, and probe reports whether the request probes the first of them.
 func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (split, probe bool) {
-	rule := &v.spec.Policy.Handoffs
-	best := s.order[0]
-	uncached := s.question.Uncached(&s.candidates[best])
-	if rule.Rule <= HandoffNever || rule.Rule == HandoffAbove && uncached < rule.UncachedTokens || uncached <= v.spec.BlockTokens {
-		return false, false
-	}
-	if most := v.maxLen(v.spec.Endpoints[s.index[best]].ID); most > 0 && state.total()+s.request.MaxTokens > most {
-		return false, false // the engine refuses it, but only with max_tokens as the client has sent it
-	}
-	first := p.scratch.Get().(*scratch)
-	defer p.release(first)
-	v.prefillers(s, first, state, now)
-	if len(first.candidates) == 0 {
-		return false, false
-	}
-	scale := v.strategy
-	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
-		scale = yardstick
-	}
-	// One call for both kinds of endpoints, so that the terms that depend on all candidates are the same for both.
-	n := len(first.candidates)
-	all := slices.Concat(first.candidates, s.candidates)
-	first.costs = resize(first.costs, len(all))
-	scale.Score(&s.question, all, first.costs)
-	alone := first.costs[n+best].First
-	first.costs = first.costs[:n]
-	first.order = policy.Rank(&s.question, first.candidates, first.costs, first.order, max(1, v.spec.Policy.Attempts))
-	from := v.members[first.index[first.order[0]]]
-	receiver, receives := v.receiver(s, scale, from, now)
-	if receiver < 0 || rule.Rule == HandoffByCost && first.costs[first.order[0]].First+receives >= alone {
-		return false, false
-	}
-	to := v.members[s.index[receiver]]
-	ok, probe := from.circuit.Take(now, v.spec.Policy.CircuitFailures)
-	if !ok {
-		return false, false
-	}
-	if period := v.spec.Policy.CircuitOpen; !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
-		if probe {
-			from.circuit.GiveUp()
+	w := v.begin(s, state)
+	state.plans = w
+	var first *scratch
+	if w.why == PlanHandoff {
+		first = p.scratch.Get().(*scratch)
+		defer p.release(first)
+		if v.weigh(w, s, first, state, now, true); w.why == PlanHandoff {
+			probe = v.take(w, now)
 		}
+	}
+	if !state.again {
+		v.handoffs.plans[w.why].Add(1)
+	}
+	if w.why != PlanHandoff {
 		return false, false
 	}
-	state.coming = to
+	state.coming = v.members[w.to]
 	state.leg = PrefillLeg
 	s.candidates, first.candidates = first.candidates, s.candidates
 	s.index, first.index = first.index, s.index
@@ -75,9 +101,108 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	return true, probe
 }
 
+// take asks the circuits of both endpoints for a hand-off, which is PlanTried if they let none through. probe reports whether it probes
+// the first one.
+func (v *view) take(w *plans, now time.Time) (probe bool) {
+	from, to := v.members[w.from], v.members[w.to]
+	ok, probe := from.circuit.Take(now, v.spec.Policy.CircuitFailures)
+	if !ok {
+		w.why = PlanTried
+		return false
+	}
+	if period := v.spec.Policy.CircuitOpen; !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
+		if probe {
+			from.circuit.GiveUp()
+		}
+		w.why = PlanTried
+		return false
+	}
+	return probe
+}
+
+// begin makes the plans for a ranked request, in the memory of s. If they are to be compared, the choice is PlanHandoff.
+func (v *view) begin(s *scratch, state *pickState) *plans {
+	w, best := &s.plans, s.order[0]
+	*w = plans{alone: s.index[best], from: -1, to: -1, all: w.all[:0], loaded: w.loaded[:0], costs: w.costs[:0]}
+	w.why = v.staysAlone(&v.spec.Policy.Handoffs, s, state)
+	return w
+}
+
+// weigh compares plans, and changes nothing else but first, which gets the candidates for the first leg. probing: the request
+// can probe distrusted matches.
+func (v *view) weigh(w *plans, s, first *scratch, state *pickState, now time.Time, probing bool) {
+	v.prefillers(s, first, state, now, probing)
+	if len(first.candidates) == 0 {
+		w.why = PlanNoPrefill
+		return
+	}
+	w.asked, w.scale = s.question, v.strategy
+	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
+		w.scale = yardstick
+	}
+	// One call for both kinds of endpoints, so that the terms that depend on all candidates are the same for both.
+	n := len(first.candidates)
+	w.all, w.best = append(append(w.all, first.candidates...), s.candidates...), n+s.order[0]
+	first.costs = resize(first.costs, len(w.all))
+	w.scale.Score(&s.question, w.all, first.costs)
+	w.whole = first.costs[w.best].First
+	first.costs = first.costs[:n]
+	first.order = policy.Rank(&s.question, first.candidates, first.costs, first.order, max(1, v.spec.Policy.Attempts))
+	w.first = first.order[0]
+	from := v.members[first.index[w.first]]
+	receives := v.receiver(s, w, from, now)
+	if w.receiver < 0 {
+		w.why = PlanNoDecode
+		return
+	}
+	w.from, w.to, w.prefill = first.index[w.first], s.index[w.receiver], first.costs[w.first].First
+	w.transfer = w.loaded[w.receiver].Delay - s.candidates[w.receiver].Delay
+	w.decode = receives - w.transfer
+	if v.spec.Policy.Handoffs.Rule == HandoffByCost && w.prefill+receives >= w.whole {
+		w.why = PlanCheaper
+	}
+}
+
+// record puts plans into a record of the decision log. The nil plans have none.
+func (w *plans) record(v *view) *decisionlog.Plan {
+	if w == nil {
+		return nil
+	}
+	p := &decisionlog.Plan{
+		HandedOver: w.why == PlanHandoff, Because: w.why.because(),
+		Alone: nameOf(&v.spec.Endpoints[w.alone]), AloneCost: thousandths(1000 * w.whole),
+	}
+	if w.to >= 0 {
+		p.Prefill, p.Decode = nameOf(&v.spec.Endpoints[w.from]), nameOf(&v.spec.Endpoints[w.to])
+		p.PrefillCost, p.TransferCost, p.DecodeCost = thousandths(1000*w.prefill), thousandths(1000*w.transfer), thousandths(1000*w.decode)
+	}
+	return p
+}
+
+// staysAlone is why a ranked request is served alone whatever endpoints there are; PlanHandoff if that depends on them.
+func (v *view) staysAlone(rule *HandoffSpec, s *scratch, state *pickState) PlanChoice {
+	best := s.order[0]
+	uncached, most := s.question.Uncached(&s.candidates[best]), v.maxLen(v.spec.Endpoints[s.index[best]].ID)
+	switch {
+	case rule.Rule <= HandoffNever:
+		return PlanRule
+	case !state.splits && state.gateway != "":
+		return PlanGateway
+	case !state.splits:
+		return PlanRequest
+	case uncached <= v.spec.BlockTokens:
+		return PlanShort
+	case rule.Rule == HandoffAbove && uncached < rule.UncachedTokens:
+		return PlanThreshold
+	case most > 0 && state.total()+s.request.MaxTokens > most:
+		return PlanLength // the engine refuses it, but only with max_tokens as the client has sent it
+	}
+	return PlanHandoff
+}
+
 // prefillers leaves the endpoints that can take the first leg of a request now, with their matches, in first. s has those for
 // the entire request.
-func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time) {
+func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time, probing bool) {
 	at := v.place(s.request.Model)
 	at.prefills = true
 	first.candidates = v.eligible(now, &at, state.reach(v, now), first)
@@ -94,7 +219,7 @@ func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time) {
 		n++
 	}
 	first.candidates, first.index = first.candidates[:n], first.index[:n]
-	v.matchKeys(first, &state.prompt, true)
+	v.matchKeys(first, &state.prompt, probing)
 	first.chunks = resize(first.chunks, len(s.chunks))
 	for h := range s.chunks {
 		first.chunks[h] = append(first.chunks[h][:0], s.chunks[h]...)
@@ -102,33 +227,34 @@ func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time) {
 	v.matchRouted(first, &state.prompt)
 }
 
-// receiver is the candidate that a request is best handed over to by an endpoint, and what the hand-off and the wait there cost, in
-// seconds; -1 if there is none that has room. Strategies that do not count in seconds keep their first choice.
-func (v *view) receiver(s *scratch, scale policy.Policy, from *member, now time.Time) (best int, seconds float64) {
-	loaded := slices.Clone(s.candidates)
-	question := s.question
-	v.load(&question, loaded)
-	costs := make([]policy.Cost, len(loaded))
-	scale.Score(&question, loaded, costs)
-	best = -1
+// receiver finds the candidate that a request is best handed over to by an endpoint, and returns what the hand-off and the wait
+// there cost, in seconds. w.receiver is -1 if there is none that has room. Strategies that do not count in seconds keep their first
+// choice.
+func (v *view) receiver(s *scratch, w *plans, from *member, now time.Time) (seconds float64) {
+	w.loaded, w.loads = append(w.loaded, s.candidates...), s.question
+	v.load(&w.loads, w.loaded)
+	w.costs = resize(w.costs, len(w.loaded))
+	costs := w.costs
+	w.scale.Score(&w.loads, w.loaded, costs)
+	w.receiver = -1
 	suits := func(c int) bool {
 		return v.handsOver(from, v.members[s.index[c]], now) && v.takes(now, s.index[c], &s.candidates[c].Load, s.needs())
 	}
 	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
 		if i := slices.IndexFunc(s.order, suits); i >= 0 {
-			best = s.order[i]
+			w.receiver = s.order[i]
 		}
 	} else {
 		for c := range costs {
-			if (best < 0 || costs[c].First < costs[best].First) && suits(c) {
-				best = c
+			if (w.receiver < 0 || costs[c].First < costs[w.receiver].First) && suits(c) {
+				w.receiver = c
 			}
 		}
 	}
-	if best < 0 {
-		return best, 0
+	if w.receiver < 0 {
+		return 0
 	}
-	return best, costs[best].First
+	return costs[w.receiver].First
 }
 
 // handsOver reports whether one endpoint can hand a request over to another one now, as far as is known.

@@ -72,6 +72,9 @@ func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Reques
 		Cached: -1, Waited: milliseconds(state.waited),
 	}
 	a.shown.Model, a.shown.Distrusted, a.shown.Route = d.Model, d.Distrusted, d.routed.reason()
+	if state.plans != nil {
+		a.shown.Plans = state.plans.explain(v)
+	}
 }
 
 // describe fills in what the decision log gets.
@@ -80,6 +83,9 @@ func (a *account) describe(v *view, s *scratch, question *policy.Request, state 
 	a.record.Scored, a.record.Waited = len(s.candidates), milliseconds(decided.Sub(state.start))
 	s.predicted = resize(s.predicted, len(s.candidates))
 	policy.Predict(question, s.candidates, s.predicted)
+	if a.record.Plan = state.compared; a.record.Plan == nil {
+		a.record.Plan = state.plans.record(v)
+	}
 	// More of them than can be tried.
 	s.shadowOrder = policy.Rank(question, s.candidates, s.costs, s.shadowOrder, decisionlog.MaxCandidates)
 	for _, c := range s.shadowOrder {

@@ -173,6 +173,8 @@ type PoolStats struct {
 	Doubts []Doubt
 	// Handoffs counts hand-offs between endpoints by their outcomes.
 	Handoffs map[HandoffOutcome]int64
+	// Plans counts the plans that were chosen for requests; nil in pools without roles.
+	Plans map[PlanChoice]int64
 	// TransferSeconds and TransferTokenSeconds are the price of hand-offs: seconds for each, and seconds for each token that the endpoint
 	// which decodes lacks. They are 0 in pools without roles.
 	TransferSeconds, TransferTokenSeconds float64

@@ -104,6 +104,30 @@ func (p marginalCost) explain(r *Request, candidates []Candidate, e *Explanation
 	}
 }
 
+// Parts reports what the cost of candidate i is made of by a MarginalCost strategy, in seconds. They add up to the cost, but for the
+// steps in which costs are compared. It returns nil for other strategies.
+func Parts(p Policy, r *Request, candidates []Candidate, i int) []Term {
+	m, ok := p.(marginalCost)
+	if !ok {
+		return nil
+	}
+	fleet, c, least := m.fleet(candidates), &candidates[i], math.Inf(1)
+	for j := range candidates {
+		least = min(least, fleet.own(r, &candidates[j]))
+	}
+	own := fleet.own(r, c)
+	parts := []Term{
+		{"wait", fleet.wait(c), "seconds"}, {"prefill", own, "seconds"}, {"reload", r.reload(c), "seconds"},
+		{"lack", fleet.PerToken * r.lack(c), "seconds"}, {"wasted", wasteOf(candidates) * (own - least), "seconds"},
+		{"evicted", fleet.PerToken * evict(c, reuseOf(candidates)) * float64(r.Uncached(c)), "seconds"},
+	}
+	sum := 0.0
+	for _, t := range parts {
+		sum += t.Value
+	}
+	return append(parts, Term{"harm", sum * crowding * m.harm * float64(c.Load.InFlight), "seconds"}, Term{"delay", c.Delay, "seconds"})
+}
+
 // TakesTurns reports whether a strategy chooses differently each time that it is asked.
 func TakesTurns(p Policy) bool {
 	switch p.(type) {

@@ -32,11 +32,18 @@ func Explanation(c *console.Console, e *api.Explanation) []string {
 	if len(e.Candidates) == 0 {
 		lines = append(lines, c.Paint(console.Bad, "No endpoint could take it"))
 	} else {
-		lines = append(lines, "", fmt.Sprintf("It would go to %s.", c.Paint(console.Good, place(e.Candidates[0].Pod, e.Candidates[0].Rank))), "")
+		goes := "It would go to %s."
+		if e.Plans != nil {
+			goes = "Alone, it would go to %s."
+		}
+		lines = append(lines, "", fmt.Sprintf(goes, c.Paint(console.Good, place(e.Candidates[0].Pod, e.Candidates[0].Rank))), "")
 		lines = append(lines, candidates(e).Lines(c)...)
 	}
 	if len(e.Fleet) > 0 {
 		lines = append(lines, "", "For all of them: "+strings.Join(terms(e.Fleet), ", "))
+	}
+	if e.Plans != nil {
+		lines = append(append(lines, ""), plans(c, e.Plans)...)
 	}
 	if len(e.LeftOut) > 0 {
 		g := console.Grid{Header: []string{"LEFT OUT", "REASON"}}
@@ -85,6 +92,57 @@ func candidates(e *api.Explanation) *console.Grid {
 			console.Number("%d", c.InFlight), console.Number("%.0f tok", c.PendingTokens), percent(c.KVUsage))...)
 	}
 	return g
+}
+
+// alone is why a request is not handed over, by the word in api.Plans.
+var alone = map[string]string{
+	"rule":         "the policy hands over nothing",
+	"gateway":      "a gateway sends the request, and can send only one",
+	"request":      "requests of this kind are never handed over",
+	"short":        "the endpoint lacks no more than a block of the prompt",
+	"threshold":    "the endpoint lacks less than the policy's uncachedTokens",
+	"model-length": "prompt and answer are longer than the model takes",
+	"no-prefill":   "no other endpoint that prefills is ready, has room and hands over",
+	"no-decode":    "no endpoint that decodes has room and takes over from the one that prefills",
+	"cheaper":      "it is cheaper alone",
+	"tried":        "the endpoints are tried again by another request after failures",
+}
+
+// plans has a line for each way to serve a request, and the reason of the choice.
+func plans(c *console.Console, p *api.Plans) []string {
+	g := console.Grid{Header: []string{"PLAN", "COST", "PARTS"}}
+	add := func(name string, plan *api.Plan, chosen bool) {
+		first, price := console.Text(name), none()
+		if chosen {
+			first.Tone = console.Good
+		}
+		if plan.Seconds > 0 {
+			price = console.Number("%s", seconds(plan.Seconds))
+		}
+		var parts []string
+		for i := range plan.Steps {
+			s := &plan.Steps[i]
+			part := s.Does
+			if s.Seconds > 0 {
+				part += " " + seconds(s.Seconds)
+			}
+			if len(s.Parts) > 0 {
+				part += " (" + strings.Join(terms(s.Parts), ", ") + ")"
+			}
+			parts = append(parts, part)
+		}
+		g.Add(first, price, console.Text(strings.Join(parts, "; ")))
+	}
+	add("alone at "+place(p.Alone.Steps[0].Pod, p.Alone.Steps[0].Rank), &p.Alone, !p.HandedOver)
+	if h := p.Handoff; h != nil && len(h.Steps) == 2 {
+		from, to := &h.Steps[0], &h.Steps[1]
+		add("hand-off from "+place(from.Pod, from.Rank)+" to "+place(to.Pod, to.Rank), h, p.HandedOver)
+	}
+	lines := g.Lines(c)
+	if p.HandedOver {
+		return append(lines, "It would be handed over.")
+	}
+	return append(lines, "It would not be handed over: "+cmp.Or(alone[p.Because], p.Because)+".")
 }
 
 func place(pod string, rank int) string {

@@ -253,3 +253,23 @@ func TestFill(t *testing.T) {
 		}
 	}
 }
+
+func TestPlansShowTheChoiceAndItsReason(t *testing.T) {
+	step := func(does, pod string, parts ...api.Term) api.Step {
+		return api.Step{Does: does, Pod: pod, Seconds: 0.25, Parts: parts}
+	}
+	p := api.Plans{HandedOver: true, Alone: api.Plan{Seconds: 0.75, Steps: []api.Step{step("serve", "d-0")}}, Handoff: &api.Plan{
+		Seconds: 0.5, Steps: []api.Step{step("prefill", "p-0"), step("decode", "d-1", api.Term{Name: "transfer", Value: 0.1, Unit: "seconds"})},
+	}}
+	both := strings.Join(Explanation(&console.Console{}, &api.Explanation{Plans: &p}), "\n")
+	for _, want := range []string{"alone at d-0", "750.00 ms", "hand-off from p-0 to d-1", "500.00 ms", "decode 250.00 ms (transfer 100.00 ms)", "It would be handed over."} {
+		if !strings.Contains(both, want) {
+			t.Errorf("no %q in:\n%s", want, both)
+		}
+	}
+	p = api.Plans{Because: "short", Alone: api.Plan{Steps: []api.Step{{Does: "serve", Pod: "d-0"}}}}
+	text := strings.Join(Explanation(&console.Console{}, &api.Explanation{Plans: &p}), "\n")
+	if !strings.Contains(text, "It would not be handed over: the endpoint lacks no more than a block of the prompt.") || strings.Contains(text, "0.00 ms") {
+		t.Errorf("explained:\n%s", text)
+	}
+}

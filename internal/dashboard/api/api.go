@@ -251,6 +251,41 @@ type Explanation struct {
 	LeftOut    []LeftOut   `json:"leftOut,omitempty"`
 	// Fleet are terms that all candidates have in common.
 	Fleet []Term `json:"fleet,omitempty"`
+	// Plans are the ways to serve the request; absent in pools without roles.
+	Plans *Plans `json:"plans,omitempty"`
+}
+
+// Plans are the ways to serve a request in a pool with roles. Their costs are in seconds, whatever the strategy.
+type Plans struct {
+	// HandedOver reports whether one endpoint prefills and another one decodes.
+	HandedOver bool `json:"handedOver"`
+	// Because is the reason if it is not handed over: rule, the policy hands over nothing; gateway, the picker does not send the
+	// request; request, requests of this kind are never handed over; short, the endpoint lacks no more than a block; threshold,
+	// it lacks less than the policy's uncachedTokens; model-length, prompt and answer are longer than the model takes;
+	// no-prefill, no endpoint that prefills is ready and has room; no-decode, none that decodes has room and takes over;
+	// cheaper, it is cheaper alone; tried, the endpoints are tried again by another request after failures.
+	Because string `json:"because,omitempty"`
+	// Alone serves the request at one endpoint. Handoff is the best hand-off; absent if none was considered or possible.
+	Alone   Plan  `json:"alone"`
+	Handoff *Plan `json:"handoff,omitempty"`
+}
+
+// Plan is a way to serve a request.
+type Plan struct {
+	// Seconds are the cost of all steps; 0 if the plans were not compared.
+	Seconds float64 `json:"seconds"`
+	Steps   []Step  `json:"steps"`
+}
+
+// Step is a part of a plan at an endpoint.
+type Step struct {
+	// Does is serve, prefill or decode.
+	Does string `json:"does"`
+	Pod  string `json:"pod"`
+	Rank int    `json:"rank"`
+	// Seconds are the cost, Parts what it is made of; those of 0 are left out.
+	Seconds float64 `json:"seconds"`
+	Parts   []Term  `json:"parts,omitempty"`
 }
 
 // Candidate is an endpoint as the strategy saw it.

@@ -207,9 +207,32 @@ export function candidates(d) {
         h('td', {}, name(c, ranks)), h('td', { class: 'n' }, `${whole(c.matched)} (${percent(c.matched, d.promptTokens, 0)})`), h('td', { class: 'n' }, whole(c.confirmed)),
         h('td', { class: 'n' }, whole(c.inFlight)), h('td', { class: 'n' }, h('strong', {}, value(c.cost, d.unit))),
         c.terms.map((t) => h('td', { class: 'n' }, value(t.value, t.unit)))))))),
+    ...plans(d),
     ...[...left].map(([reason, list]) => h('p', { class: 'caption' }, `Left out, ${reason}: ${list.join(', ')}`)),
   ].filter((e) => e != null);
 }
+
+// plans shows the ways to serve a request in a pool with roles.
+function plans(d) {
+  if (!d.plans) return [];
+  const parts = (s) => (s.parts ?? []).map((t) => `${t.name} ${value(t.value, t.unit)}`).join(', ');
+  const step = (s) => `${s.does} at ${name(s, s.rank > 0)}${s.seconds ? `, ${seconds(s.seconds)}` : ''}${parts(s) ? ` (${parts(s)})` : ''}`;
+  const plan = (title, p, chosen) => h('p', { class: 'caption' }, h(chosen ? 'strong' : 'span', {}, title), ` ${p.seconds ? `${seconds(p.seconds)}: ` : ''}${p.steps.map(step).join('; ')}`);
+  return [
+    plan('Alone', d.plans.alone, !d.plans.handedOver),
+    d.plans.handoff ? plan('Hand-off', d.plans.handoff, d.plans.handedOver) : null,
+    d.plans.handedOver ? null : h('p', { class: 'caption' }, `Not handed over: ${alone[d.plans.because] ?? d.plans.because}`),
+  ];
+}
+
+// alone is why a request is not handed over, by the word of the API.
+const alone = {
+  rule: 'the policy hands over nothing', gateway: 'a gateway sends the request, and can send only one', request: 'requests of this kind are never handed over',
+  short: 'the endpoint lacks no more than a block', threshold: 'the endpoint lacks less than the policy\'s uncachedTokens',
+  'model-length': 'prompt and answer are longer than the model takes', 'no-prefill': 'no other endpoint that prefills is ready, has room and hands over',
+  'no-decode': 'no endpoint that decodes has room and takes over from the one that prefills', cheaper: 'it is cheaper alone',
+  tried: 'the endpoints are tried again by another request after failures',
+};
 
 export function prefixes(list) {
   $('prefixes-empty').hidden = list.length > 0;

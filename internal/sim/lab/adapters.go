@@ -139,6 +139,7 @@ func (a *adapters) names() string {
 // hand passes a request to its pod's engine, after its adapter has been loaded.
 func (s *sim) hand(x *sent) {
 	p := s.pods[x.pod]
+	s.free(x) // what another pod has computed has arrived
 	if x.request.Adapter == "" {
 		p.engine.Add(x.request, s.now)
 	} else {

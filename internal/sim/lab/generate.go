@@ -30,6 +30,7 @@ var generators = map[string]func(g *generator, n int) []Request{
 	"shift":     (*generator).shift,
 	"surge":     (*generator).surge,
 	"bulk":      (*generator).bulk,
+	"documents": (*generator).papers,
 	"bursts":    (*generator).bursts,
 	"intrusion": (*generator).intrusion,
 }
@@ -55,6 +56,7 @@ func Generated() []string {
 //	shift     prefixes, with another order of popularity every half minute
 //	surge     prefixes; suddenly half of the requests are for a new one
 //	bulk      prefixes, and every fiftieth request is a document of 60,000 tokens that nothing shares
+//	documents documents of about 8,000 tokens that nothing shares, with answers of about 400 tokens
 //	bursts    prefixes; in five seconds of twenty, requests arrive at three times the mean rate
 //	intrusion agentic, and now and then a document of 60,000 tokens that nothing shares
 //
@@ -186,6 +188,18 @@ func (g *generator) rag(n int) []Request {
 			known: new(known)})
 		g.sessions++
 		at += g.pause(60 * time.Millisecond)
+	}
+	return list
+}
+
+func (g *generator) papers(n int) []Request {
+	var list []Request
+	at := time.Duration(0)
+	for range n {
+		tokens := g.text(nil, g.length(8000, 0.5))
+		list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(400, 0.5), tokens: tokens, known: new(known)})
+		g.sessions++
+		at += g.pause(90 * time.Millisecond)
 	}
 	return list
 }

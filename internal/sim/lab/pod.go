@@ -50,6 +50,9 @@ func (s *sim) endStep(i int) {
 	s.publish(i, p.result.Events)
 	for j := range p.result.Outputs {
 		out := &p.result.Outputs[j]
+		if s.Gaps {
+			s.token(out)
+		}
 		if !out.First && !out.Last {
 			continue
 		}
@@ -72,11 +75,15 @@ func (s *sim) endStep(i int) {
 // begin takes note of a request's first token.
 func (s *sim) begin(slot int) {
 	x, tenant := s.live[slot], s.Workload.Requests[slot].Tenant
+	if x.decision.Leg() == picker.PrefillLeg {
+		return // its token is thrown away
+	}
 	x.begun = true
 	x.decision.FirstToken()
-	s.out.firstToken(s.now-x.arrived, s.now-x.at, x.request, tenant)
+	computed := x.computedBy()
+	s.out.firstToken(s.now-x.arrived, s.now-x.at, computed, tenant)
 	s.out.served = append(s.out.served, served{
-		arrived: x.arrived, first: s.now, input: x.request.PromptTokens(), computed: x.request.PromptTokens() - x.request.CachedTokens,
+		arrived: x.arrived, first: s.now, input: computed.PromptTokens(), computed: computed.PromptTokens() - computed.CachedTokens,
 		tenant: tenant,
 	})
 }
@@ -85,6 +92,10 @@ func (s *sim) begin(slot int) {
 func (s *sim) end(slot int) {
 	x := s.live[slot]
 	x.decision.Usage(x.request.PromptTokens(), x.request.CachedTokens)
+	if x.decision.Leg() == picker.PrefillLeg {
+		s.handOver(slot)
+		return
+	}
 	x.decision.Generated(len(x.request.Output()))
 	x.decision.End(picker.Completed)
 	s.out.ended(s.now, s.now-x.arrived, x.pod)

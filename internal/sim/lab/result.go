@@ -40,6 +40,11 @@ type Result struct {
 	// ComputedTokens are the prompt tokens that engines computed, by tenant.
 	ComputedTokens map[string]int `json:"computedTokens"`
 
+	// GapSeconds are the times between the tokens of an answer, if they were measured, and HandedOver the requests that one pod has
+	// prefilled and another one answered.
+	GapSeconds Times `json:"gapSeconds,omitzero"`
+	HandedOver int   `json:"handedOver,omitempty"`
+
 	// AdapterLoads is how often pods brought an adapter in.
 	AdapterLoads int `json:"adapterLoads,omitempty"`
 	// Shadows compare other strategies with the applied one, summed over the pickers.
@@ -95,6 +100,8 @@ type recorder struct {
 	engine     []float64      // times from the engine on
 	tenants    map[string]int // prompt tokens computed
 	served     []served
+	gaps       []float64
+	handedOver int
 }
 
 func newRecorder(requests, pods int) *recorder {
@@ -137,8 +144,13 @@ func (r *recorder) firstToken(after, atEngine time.Duration, q *enginemodel.Requ
 }
 
 func (r *recorder) ended(now, after time.Duration, pod int) {
-	r.pass(now)
+	r.left(now, pod)
 	r.e2e = append(r.e2e, after.Seconds())
+}
+
+// left takes note that a request is with a pod no more.
+func (r *recorder) left(now time.Duration, pod int) {
+	r.pass(now)
 	r.inFlight[pod]--
 	r.total--
 }
@@ -149,7 +161,7 @@ func (r *recorder) result(s *sim) *Result {
 		TTFTSeconds: timesOf(r.ttft), E2ESeconds: timesOf(r.e2e), DecisionSeconds: timesOf(r.decisions),
 		Seed: s.Seed, Dropped: s.Workload.Dropped, RequestsPerPod: r.perPod,
 		VirtualSeconds: s.now.Seconds(), WallSeconds: time.Since(r.wall).Seconds(), ttft: r.ttft,
-		EngineTTFTSeconds: timesOf(r.engine), ComputedTokens: r.tenants, served: r.served,
+		GapSeconds: timesOf(r.gaps), HandedOver: r.handedOver, EngineTTFTSeconds: timesOf(r.engine), ComputedTokens: r.tenants, served: r.served,
 	}
 	for _, p := range s.pods {
 		out.AdapterLoads += p.adapters.loads

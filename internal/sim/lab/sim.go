@@ -58,6 +58,10 @@ type Config struct {
 	Islands Islands
 	// Stall of a pod; the zero value is for none.
 	Stall Stall
+	// Roles of the pods; with the zero value all serve whole requests.
+	Roles Roles
+	// Gaps measures the times between tokens.
+	Gaps bool
 	// Shadows are strategies that the pickers compare with the applied one.
 	Shadows []picker.ShadowSpec
 	// Decisions gets the pickers' decision log; nil keeps none.
@@ -103,6 +107,7 @@ func (c *Config) fill() error {
 		c.ScrapeEvery = 200 * time.Millisecond
 	}
 	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 ||
+		c.Roles.Prefillers < 0 || c.Roles.Prefillers >= c.Pods ||
 		c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.Stall.For < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
 		return fmt.Errorf("%w: %d pods of %d tokens in blocks of %d, speed %g, %d pickers, lag %v: out of range", errConfig,
 			c.Pods, c.KVTokens, c.BlockTokens, c.Speed, c.Pickers, c.EventLag)
@@ -133,6 +138,7 @@ type sim struct {
 	think []time.Duration
 
 	live    []*sent // by request, nil unless under way
+	by      []int   // by request, the picker that it went to
 	refused []uint8 // by request, how often
 	open    int     // requests not ended yet, including future ones
 	waiting []waiting
@@ -151,6 +157,9 @@ type sent struct {
 	request  *enginemodel.Request
 	pod      int
 	begun    bool // it has had its first token
+	// prefilled is what another pod has computed of a request that was handed over; nil for others.
+	prefilled *prefilled
+	last      time.Duration // the last token, if gaps are measured
 	// arrived is when it arrived, at when it was sent to the pod.
 	arrived, at time.Duration
 }
@@ -207,7 +216,7 @@ func (s *sim) advance() {
 
 func (s *sim) setUp() error {
 	n := len(s.Workload.Requests)
-	s.live, s.refused, s.open = make([]*sent, n), make([]uint8, n), n
+	s.live, s.by, s.refused, s.open = make([]*sent, n), make([]int, n), make([]uint8, n), n
 	s.out = newRecorder(n, s.Pods)
 	for i := range s.Pods {
 		p, err := s.newPod(i)
@@ -257,6 +266,7 @@ func (s *sim) newPicker(outbox *replicas.Outbox) (*picker.Picker, error) {
 			SessionIdle:    time.Hour,
 			Admission:      s.Admission,
 			Shadows:        s.Shadows,
+			Handoffs:       s.Roles.Rule,
 			SpeculationMax: 300 * time.Second, MaxKVUsage: 0.97, CircuitFailures: 5, CircuitOpen: 10 * time.Second, Attempts: 3, LogPercent: 100,
 		},
 	}
@@ -273,7 +283,7 @@ func (s *sim) newPicker(outbox *replicas.Outbox) (*picker.Picker, error) {
 	for i := range s.Pods {
 		name := podName(i)
 		spec.Endpoints = append(spec.Endpoints, endpoint.Endpoint{ID: endpoint.ID{Pod: name}, Pod: name, Ready: true, Serving: true,
-			RankHeader: -1})
+			RankHeader: -1, Role: s.Roles.of(i)})
 	}
 	s.settle(&spec)
 	p := picker.New(picker.Options{Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions})
@@ -307,14 +317,20 @@ func (s *sim) arrive(i int) {
 	keys := s.keysOf(r, prompt)
 	p := s.arrived % s.Pickers
 	s.arrived++
+	s.by[i] = p
+	s.pick(i, &picker.Keyed{Model: r.model(), Header: r.header, Prompt: prompt, Keys: keys, Streamed: true, Splits: true}, s.now)
+}
+
+// pick picks for a request that arrived at a time, and sends it or lets it wait.
+func (s *sim) pick(i int, in *picker.Keyed, came time.Duration) {
 	began := time.Now()
-	d, wait, err := s.pickers[p].PickKeyed(&picker.Keyed{Model: r.model(), Header: r.header, Prompt: prompt, Keys: keys, Streamed: true})
+	d, wait, err := s.pickers[s.by[i]].PickKeyed(in)
 	s.out.picked(time.Since(began))
 	if wait != nil {
-		s.wait(waiting{wait, i, p, s.now})
+		s.wait(waiting{wait, i, s.by[i], came})
 		return
 	}
-	s.send(i, prompt, d, err, s.now)
+	s.send(i, in.Prompt, d, err, came)
 }
 
 // knows reports whether what is known of a request's prompt holds in this run.
@@ -363,21 +379,32 @@ func (r *Request) header(name string) string {
 
 // send sends a request that arrived at a time to the engine that was chosen, which keeps the prompt.
 func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came time.Duration) {
+	before := s.live[i] // of a request that is handed over
 	if err != nil {
+		s.free(before)
 		s.refuse(i, err)
 		return
 	}
 	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
 	x := &sent{decision: d, pod: pod, arrived: came, at: s.now}
 	e := s.pods[pod]
-	if x.request, err = e.engine.NewRequest(s.spec(i, prompt)); err != nil {
+	if x.request, err = e.engine.NewRequest(s.leg(x, before, s.spec(i, prompt))); err != nil {
 		d.End(picker.Rejected)
 		s.out.shed()
 		s.over(i)
 		return
 	}
 	s.live[i] = x
-	s.out.sent(s.now, pod, d.Targets[0].Predicted)
+	if before == nil {
+		s.out.sent(s.now, pod, d.Targets[0].Predicted)
+	} else {
+		s.out.sent(s.now, pod, 0)
+	}
+	if d.Leg() == picker.DecodeLeg {
+		s.transfer(i, prompt)
+		return
+	}
+	s.free(x)
 	s.travel(i)
 }
 
