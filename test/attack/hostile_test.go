@@ -68,6 +68,8 @@ var kinds = map[string]kind{
 	"empty changes":        {6, (*army).emptyChanges},
 	"unread pings":         {150, (*army).unreadPings},
 	"prompts of ids":       {3, (*army).promptOfIDs},
+	"hostile engines":      {hostileEngines, (*army).hostileEngine},
+	"requests of those":    {6, (*army).askHostileEngine},
 	"requests at once": {6, func(a *army, ctx context.Context, worker int) {
 		a.requestsAtOnce(ctx, worker, a.at.Proxy, "/v1/completions")
 	}},

@@ -30,10 +30,16 @@ const (
 	goodKey, badKey = "sk-good-0123456789abcdef", "sk-bad-0123456789abcdef"
 	secret          = "0123456789abcdef0123456789abcdef"
 	engines         = 4
+	// hostileEngines are of a pool of their own.
+	hostileEngines = 2
 )
 
 // targets are where a picker listens.
-type targets struct{ Proxy, ExtProc, Reports, Metrics, Health string }
+type targets struct {
+	Proxy, ExtProc, Reports, Metrics, Health string
+	// Engines are where hostile engines are to listen.
+	Engines []string
+}
 
 // victim is a picker process in a memory cgroup, in front of simulated engines.
 type victim struct {
@@ -62,8 +68,12 @@ func startVictim(t *testing.T, binary string, limit int64) *victim {
 	v := &victim{t: t, group: newGroup(t, limit), exited: make(chan struct{}),
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}}
 	dir := t.TempDir()
-	v.configure(dir)
-	for _, address := range []*string{&v.at.Proxy, &v.at.ExtProc, &v.at.Reports, &v.at.Metrics, &v.at.Health} {
+	v.at.Engines = make([]string, hostileEngines)
+	addresses := []*string{&v.at.Proxy, &v.at.ExtProc, &v.at.Reports, &v.at.Metrics, &v.at.Health}
+	for i := range v.at.Engines {
+		addresses = append(addresses, &v.at.Engines[i])
+	}
+	for _, address := range addresses {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -72,6 +82,7 @@ func startVictim(t *testing.T, binary string, limit int64) *victim {
 		*address = l.Addr().String()
 		_ = l.Close()
 	}
+	v.configure(dir)
 	cmd := v.group.command(binary, "--standalone", filepath.Join(dir, "objects"), "--model-root", filepath.Join(dir, "models"),
 		"--proxy-address", v.at.Proxy,
 		"--ext-proc-address", v.at.ExtProc, "--ext-proc-plaintext", "--metrics-address", v.at.Metrics, "--health-address", v.at.Health,
@@ -126,11 +137,18 @@ spec:
   model: {name: m, tokenizer: {type: Directory, directory: {path: qwen}}}
   selector: {matchLabels: {app: m}}
 `,
+		"objects/hostile.yaml": `apiVersion: kvasir.dev/v1alpha1
+kind: InferencePool
+metadata: {name: h}
+spec:
+  model: {name: h}
+  selector: {matchLabels: {app: h}}
+`,
 		"objects/policy.yaml": `apiVersion: kvasir.dev/v1alpha1
 kind: RoutingPolicy
 metadata: {name: m}
 spec:
-  targetRefs: [{name: m}]
+  targetRefs: [{name: m}, {name: h}]
   admission:
     tenants:
       identification: APIKey
@@ -164,6 +182,16 @@ ports: [{name: http, port: %s}, {name: kv-events, port: %s}, {name: kv-replay, p
 endpoints:
 - {addresses: [127.0.0.1], conditions: {ready: true, serving: true}, targetRef: {kind: Pod, name: pod-%d, uid: uid-%d}}
 `, i, port(e.Addr()), port(e.EventsAddr()), port(e.ReplayAddr()), i, i)
+	}
+	for i, address := range v.at.Engines {
+		files[fmt.Sprintf("objects/hostile-%d.yaml", i)] = fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: h-%d, labels: {kvasir.dev/pool: h}}
+addressType: IPv4
+ports: [{name: http, port: %s}, {name: kv-events, port: %s}, {name: kv-replay, port: %s}]
+endpoints:
+- {addresses: [127.0.0.1], conditions: {ready: true, serving: true}, targetRef: {kind: Pod, name: hostile-%d, uid: hostile-%d}}
+`, i, port(address), port(address), port(address), i, i)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "objects"), 0o755); err != nil {
 		v.t.Fatal(err)

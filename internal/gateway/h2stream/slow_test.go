@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestRequestsMustArriveAtTheMinimumRate: one that trickles is ended, at first or later. One that arrives at the rate, of which nothing has
-// arrived or that is complete is not.
+// TestRequestsMustArriveAtTheMinimumRate: one that trickles is ended, at first or later. One that arrives at the rate is not, nor one
+// that is complete or has not begun to arrive.
 func TestRequestsMustArriveAtTheMinimumRate(t *testing.T) {
 	const idle, rate = time.Minute, 1 << 10
 	var slow [10]atomic.Int32 // calls, by the first digit of the path
