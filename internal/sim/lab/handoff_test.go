@@ -10,7 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 )
 
-// apartConfig is a fleet of four pods, one of which prefills, with a workload at a moderate load.
+// apartConfig is a fleet of four pods, where one prefills, with a workload at a moderate load.
 func apartConfig(t *testing.T, workload string, rule picker.HandoffSpec) Config {
 	t.Helper()
 	w, err := Generate(workload, 120, 1)
