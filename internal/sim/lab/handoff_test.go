@@ -36,7 +36,7 @@ func TestHandoffsOfTheLabLoseNothing(t *testing.T) {
 		least    int
 	}{
 		"all":       {"documents", picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 129}, 120, 60},
-		"by cost":   {"agentic", picker.HandoffSpec{Rule: picker.HandoffByCost}, 119, 1},
+		"by cost":   {"documents", picker.HandoffSpec{Rule: picker.HandoffByCost}, 119, 1},
 		"none":      {"documents", picker.HandoffSpec{Rule: picker.HandoffNever}, 0, 0},
 		"long ones": {"documents", picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 8000}, 110, 10},
 	} {
