@@ -197,7 +197,8 @@ func (g *generator) papers(n int) []Request {
 	at := time.Duration(0)
 	for range n {
 		tokens := g.text(nil, g.length(8000, 0.5))
-		list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(400, 0.5), tokens: tokens, known: new(known)})
+		list = append(list, Request{At: at, Session: g.sessions, Input: len(tokens), Output: g.length(400, 0.5), tokens: tokens,
+			known: new(known)})
 		g.sessions++
 		at += g.pause(90 * time.Millisecond)
 	}

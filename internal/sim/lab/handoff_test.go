@@ -10,7 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 )
 
-// apartConfig is a fleet of four pods, one of which prefills, with a workload at a moderate load.
+// apartConfig is a fleet of four pods, where one prefills, with a workload at a moderate load.
 func apartConfig(t *testing.T, workload string, rule picker.HandoffSpec) Config {
 	t.Helper()
 	w, err := Generate(workload, 120, 1)
@@ -36,7 +36,7 @@ func TestHandoffsOfTheLabLoseNothing(t *testing.T) {
 		least    int
 	}{
 		"all":       {"documents", picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 129}, 120, 60},
-		"by cost":   {"agentic", picker.HandoffSpec{Rule: picker.HandoffByCost}, 119, 1},
+		"by cost":   {"documents", picker.HandoffSpec{Rule: picker.HandoffByCost}, 119, 1},
 		"none":      {"documents", picker.HandoffSpec{Rule: picker.HandoffNever}, 0, 0},
 		"long ones": {"documents", picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 8000}, 110, 10},
 	} {
