@@ -139,7 +139,7 @@ func (s *Stream) dispatch(e *event) {
 	c := s.c
 	c.mu.Lock()
 	if s.busy {
-		fits := e == nil || s.account.Take(e.cost())
+		fits := e == nil || e.end || s.account.Take(e.cost())
 		if e != nil && fits {
 			s.inbox = append(s.inbox, event{message: append([]byte(nil), e.message...), end: e.end, slow: e.slow})
 		}
@@ -246,7 +246,7 @@ type event struct {
 // eventCost is what a message takes besides its bytes while it waits: messages can be empty, so their bytes alone would bound nothing.
 const eventCost = 64
 
-// cost is what an event takes while it waits, in bytes. There is one end at most, which must have room.
+// cost is what an event takes while it waits, in bytes. There is one end at most, which always has room.
 func (e *event) cost() int64 {
 	if e.end {
 		return 0

@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
 // TestRequestsMustArriveAtTheMinimumRate: one that trickles is ended, at first or later. One that arrives at the rate is not, nor one
@@ -60,5 +62,31 @@ func TestRequestsMustArriveAtTheMinimumRate(t *testing.T) {
 		if n := slow[i].Load(); n != want {
 			t.Errorf("stream %d was called slow %d times, want %d", i, n, want)
 		}
+	}
+}
+
+// TestTheEndOfARequestHasRoom: it waits for the handler even when clients hold more than the budget.
+func TestTheEndOfARequestHasRoom(t *testing.T) {
+	b := budget.New(1<<20, time.Now)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	h := newHouse(t, Options{Budget: b}, func(_ *Call, s *Stream) *handler {
+		return &handler{
+			message:    func([]byte) { s.Off(func() { close(entered); <-leave }) },
+			halfClosed: func() { s.Finish(codes.OK, "") },
+		}
+	})
+	c := h.dial()
+	c.open(1, false)
+	c.must(c.WriteData(1, false, framed("x")))
+	<-entered
+	hog := b.Open(budget.Bodies, "hog", "", nil)
+	defer hog.Close()
+	hog.Must(2 << 20)
+	c.must(c.WriteData(1, true, nil))
+	c.must(c.WritePing(false, [8]byte{1}))
+	await(c, func(f *http2.PingFrame) bool { return f.IsAck() && f.Data == [8]byte{1} })
+	close(leave)
+	if status := c.status(1); status != "0" {
+		t.Errorf("the stream ends with %s", status)
 	}
 }
