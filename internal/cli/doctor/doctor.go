@@ -334,6 +334,7 @@ var inexact = map[string]string{
 	"unsupported": "only the engine knows its prompt, and did not return it",
 	"budget": "tokenizing it took longer than the policy's tokens.budgetMilliseconds, or an engine's answer longer than " +
 		"tokens.engineBudgetMilliseconds",
+	"memory":      "the picker's memory for what engines send has no room for the engine's answer (docs/sizing.md)",
 	"unavailable": "there is no tokenizer, and no engine answered or may be asked",
 }
 
