@@ -203,7 +203,8 @@ helm: ## helm, built from its Go module into bin/helm (once; 2 minutes of proces
 .PHONY: test-integration
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/integration/... ./test/lifecycle
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/lifecycle $$($(GO) list ./test/integration/... | grep -v /scale$$)
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/integration/scale # alone: it bounds processor time, which takes longer beside other work
 
 .PHONY: test-ipv6
 test-ipv6: kube ## the operator, pods, pickers and a pool under load in networks of IPv6 only and of both families (root, Linux)

@@ -35,6 +35,8 @@ type again struct {
 	mostKeys  int
 	uncertain map[blockID]*doubt
 	checked   int // the sum that is known to be right although it is too high; 0 for none
+	// forgetful: there was no room to remember a doubt, so that too high a sum says nothing about the engine.
+	forgetful bool
 	// gone are the blocks of uncertain that count as removed, oldest first; some of them can be held again.
 	gone     []blockID
 	dropping []kvevent.Hash
@@ -66,9 +68,10 @@ func newAgain(share *budget.Share) *again {
 	return &again{share: share, uncertain: map[blockID]*doubt{}}
 }
 
-// remember enters a doubt if there is room. Otherwise the copies of the block are certain.
+// remember enters a doubt if there is room. Otherwise the copies of the block count as certain.
 func (a *again) remember(id blockID, d *doubt) bool {
 	if !a.share.Take(d.size()) {
+		a.forgetful = true
 		return false
 	}
 	a.bytes += d.size()
@@ -203,7 +206,7 @@ func (a *again) settle(w kvindex.Writer, windows uint64, capacity int) (struck i
 	}
 	// Where groups have blocks of several sizes, the sum can be too high.
 	most := mostBlocks * capacity
-	return struck, a.copies > most && a.copiesOf(w, windows, a.mostKeys) > most
+	return struck, a.copies > most && !a.forgetful && a.copiesOf(w, windows, a.mostKeys) > most
 }
 
 // forgetAll forgets what is known of all blocks on the GPU.

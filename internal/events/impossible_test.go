@@ -1,10 +1,14 @@
 package events
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 )
 
@@ -72,13 +76,20 @@ func TestWhatAnEngineCanHaveIsBelieved(t *testing.T) {
 	}
 }
 
-// TestImpossibleBlocksAreReplayed: the stream says that it does not know what the engine has, and asks for all of it.
+// TestImpossibleBlocksAreReplayed: the stream says that it does not know what the engine has, and asks for all of it. A replay that is as
+// impossible changes nothing about that. An engine that goes on so is replayed ever more seldom, and fills no log.
 func TestImpossibleBlocksAreReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, x := newFakeEngine(), newFakeIndex()
 		f := testFeed(x)
 		f.Capacity = func() int { return 2 }
-		w := &world{fakeEngine: e, t: t, x: x, m: New(testConfig(e))}
+		config, lines := testConfig(e), 0
+		config.Log = funcr.New(func(_, text string) {
+			if strings.Contains(text, "twice as many blocks") {
+				lines++
+			}
+		}, funcr.Options{})
+		w := &world{fakeEngine: e, t: t, x: x, m: New(config)}
 		defer w.m.Close()
 		w.m.Set("p", []Feed{f})
 		synctest.Wait()
@@ -87,9 +98,49 @@ func TestImpossibleBlocksAreReplayed(t *testing.T) {
 		w.publish(encode(chain(0, 5)), 1)
 		w.check("more", Degraded, gpu())
 		time.Sleep(DefaultMinResync)
-		synctest.Wait()
+		w.check("a replay of the same", Degraded, gpu())
 		if n := w.stats().Resyncs[Retry].Load(); n != 1 {
 			t.Errorf("everything was replayed %d times, want once", n)
 		}
+		const steps = 24
+		for i := range steps {
+			for j := range 5 {
+				w.publish(encode(chain(0, kvevent.Hash(100+5*i+j))), 1)
+			}
+			time.Sleep(DefaultMinResync)
+			synctest.Wait()
+			if got := only(t, w.m).State; got == Synced {
+				t.Fatalf("the stream of an engine that is not believed is %v", got)
+			}
+		}
+		if n := w.stats().Resyncs[Retry].Load(); n > steps/4 {
+			t.Errorf("everything was replayed %d times in %d steps", n, steps)
+		}
+		if minutes := int(steps*DefaultMinResync/time.Minute) + 1; lines > minutes {
+			t.Errorf("%d lines were logged in %d minutes", lines, minutes)
+		}
 	})
+}
+
+// TestReportsWithoutRoomAreNotImpossible: what an engine announces twice in reports, and no room is left to remember, is no reason to
+// forget its blocks.
+func TestReportsWithoutRoomAreNotImpossible(t *testing.T) {
+	m, x := testMirror(Config{})
+	m.feed.Capacity = func() int { return 4000 }
+	room := budget.NewRoom(256 << 10)
+	if !room.Take(128<<10, 0) {
+		t.Fatal("there is no room for others")
+	}
+	m.share = room.Share(ownBytes)
+	m.facts = newFacts(m.share)
+	var hashes []kvevent.Hash
+	for h := range kvevent.Hash(2000) {
+		hashes = append(hashes, h+1)
+	}
+	for i := range 12 {
+		m.apply(&kvevent.Batch{Events: []kvevent.Event{chain(0, hashes...)}})
+		if m.Impossible() || len(x.snapshot()) < len(hashes) {
+			t.Fatalf("%d blocks are left after %d reports", len(x.snapshot()), i+1)
+		}
+	}
 }

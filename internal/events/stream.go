@@ -39,6 +39,7 @@ type Stream struct {
 	link      atomic.Bool
 	state     atomic.Int32 // a State, as the applier sees it
 	panicked  atomic.Int64 // when a panic was logged last, of the monotonic clock; 0 for never
+	doubted   time.Time    // when it was logged last that the engine is not believed
 
 	// The fields below belong to the caller of Work.
 
@@ -354,8 +355,9 @@ func (s *Stream) Close() {
 	s.notes.Close()
 }
 
-// panicLogPause is the least time between two logged panics of a stream: the same batch can arrive again and again.
-const panicLogPause = time.Minute
+// logPause is the least time between two logged panics of a stream, and between two lines on an engine that is not believed: the
+// same batch can arrive again and again.
+const logPause = time.Minute
 
 // caught calls f and returns the panic that has ended it, after it was counted, and logged with the keys, which can
 // be nil.
@@ -364,7 +366,7 @@ func (s *Stream) caught(what string, f func(), keys func() []any) error {
 		s.stats.Panics.Add(1)
 		now := monotonic.Of(s.cfg.Now())
 		last := s.panicked.Load()
-		if (last != 0 && now-last < int64(panicLogPause) || !s.panicked.CompareAndSwap(last, now)) && !p.Fatal() {
+		if (last != 0 && now-last < int64(logPause) || !s.panicked.CompareAndSwap(last, now)) && !p.Fatal() {
 			return
 		}
 		var values []any
@@ -404,10 +406,8 @@ func (s *Stream) decodeBatch(payload []byte, applying *bool) bool {
 	*applying = true
 	s.sink.Apply(&s.batch, s.position())
 	if sink, ok := s.sink.(DoubtfulSink); ok && sink.Impossible() {
-		s.stats.Impossible.Add(1)
-		logging.Warn(s.log, "Engine has announced more than twice as many blocks as it has, forgetting those on its GPU")
-		s.setState(Degraded)
-		s.plan()
+		whole = false // what is replayed is no history of the engine either
+		s.disbelieved()
 	}
 	if s.feed.OnLookahead != nil && s.batch.Lookahead() {
 		s.feed.OnLookahead()
@@ -417,6 +417,17 @@ func (s *Stream) decodeBatch(payload []byte, applying *bool) bool {
 		s.stats.lag.Store(int64((now - s.batch.Time) * 1e9))
 	}
 	return whole
+}
+
+// disbelieved has everything replayed, after the sink has forgotten the blocks on the GPU.
+func (s *Stream) disbelieved() {
+	s.stats.Impossible.Add(1)
+	if now := s.cfg.Now(); s.doubted.IsZero() || now.Sub(s.doubted) >= logPause {
+		s.doubted = now
+		logging.Warn(s.log, "Engine has announced more than twice as many blocks as it has, forgetting those on its GPU")
+	}
+	s.setState(Degraded)
+	s.plan()
 }
 
 // emptied reports whether the engine discarded everything within a batch.

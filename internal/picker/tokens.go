@@ -248,7 +248,7 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 	for _, ids := range got.More {
 		out.addIDs(ids, chain)
 	}
-	if len(out.ids) > len(body)+templateTokens {
+	if idBytes*cap(got.IDs) > len(body)+idBytes*templateTokens {
 		out.ids = nil // they are kept as long as the request waits, so they must not be more than it pays for
 	}
 	return out
@@ -312,7 +312,7 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 		}
 		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r.Route, body, v.spec.EngineAPIKey); err == nil {
 			p.engineAnswered(v, i, nil)
-			if refused >= 0 && !errors.Is(refusal, ErrNotAsked) {
+			if refused >= 0 && !errors.Is(refusal, ErrNotAsked) && !errors.Is(refusal, ErrNoRoom) {
 				p.engineAnswered(v, refused, refusal)
 			}
 			return out, v.members[i], nil
@@ -340,6 +340,9 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 
 // templateTokens is how many tokens a template adds to a request, generously.
 const templateTokens = 4096
+
+// idBytes is what an id takes in memory.
+const idBytes = 4
 
 const (
 	// renderAttempts is how many engines are asked for a request's tokens, within one budget.

@@ -18,7 +18,7 @@ const (
 	// ownBytes of the answers of each engine are outside of Options.Room.
 	ownBytes = 256 << 10
 	// scanCost and treeCost are the most that is made of each byte of an answer while it is read, in bytes: where only its ids are
-	// copied, and where it is decoded whole, such as a list of empty objects.
+	// copied, and where it is decoded whole, such as a list of empty objects, as answers to a proof's small requests are.
 	scanCost, treeCost = 5, 40
 	// idBytes is what an id takes, and listBytes a list of ids besides.
 	idBytes, listBytes = 4, 24

@@ -116,7 +116,8 @@ func TestAnAnswerHoldsRoomUntilItsRelease(t *testing.T) {
 	}
 }
 
-// TestAnswersThatGrowWhenDecodedAreCounted: a byte of a list of empty objects takes many.
+// TestAnswersThatGrowWhenDecodedAreCounted: a byte of a list of empty objects takes many where it is decoded. Where only ids are read, it
+// takes none.
 func TestAnswersThatGrowWhenDecodedAreCounted(t *testing.T) {
 	const limit = 8 << 20
 	grows := "[{}" + strings.Repeat(",{}", 200_000) + "]"
@@ -126,8 +127,15 @@ func TestAnswersThatGrowWhenDecodedAreCounted(t *testing.T) {
 		chatRender:             {403, routeClosed},
 	}})
 	c := newClient(t, Options{Room: budget.NewRoom(limit)})
-	if _, err := c.Tokens(t.Context(), ep, openai.Completions, []byte(completionBody), ""); !errors.Is(err, ErrFull) {
-		t.Errorf("got %v", err)
+	if n := testing.AllocsPerRun(1, func() {
+		if err := new(answerScan).scan([]byte(grows), "token_ids"); err == nil {
+			t.Error("it has ids")
+		}
+		if _, ok := earlyAnswer([]byte(grows), openai.Completions); ok {
+			t.Error("it is an early answer")
+		}
+	}); n > 20 {
+		t.Errorf("reading it takes %v allocations", n)
 	}
 	if _, err := c.Proof(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); !errors.Is(err, ErrFull) {
 		t.Errorf("got %v", err)
@@ -146,5 +154,20 @@ func TestMoreTokensThanBytesAreRefused(t *testing.T) {
 		if refused := errors.Is(err, ErrAnswer); refused != (ids > most) || !refused && len(got.IDs) != ids {
 			t.Errorf("%d ids: %v", ids, err)
 		}
+	}
+}
+
+// TestLongEarlyAnswersHaveRoom: the prompts of vLLM 0.17 are read in the same memory as those of releases today.
+func TestLongEarlyAnswersHaveRoom(t *testing.T) {
+	const ids = 128_000
+	list := strings.Repeat("10000,", ids-1) + "10000"
+	for _, text := range []string{`[{"token_ids":[` + list + `],"features":null}]`, `[{"type":"token","prompt_token_ids":[` + list + `]}]`} {
+		ep := start(t, &engine{answers: map[string]answer{completionRender: {200, text}}})
+		c := newClient(t, Options{Room: budget.NewRoom(51 << 20)}) // of a picker with 512 MiB
+		got, err := c.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"`+strings.Repeat("word", ids)+`"}`), "")
+		if err != nil || len(got.IDs) != ids {
+			t.Fatalf("%.20s: %d ids, %v", text, len(got.IDs), err)
+		}
+		got.Release()
 	}
 }

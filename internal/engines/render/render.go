@@ -235,11 +235,7 @@ func (c *Client) render(ctx context.Context, m *memory, ep *endpoint.Endpoint, r
 		}
 		var a answerScan
 		if err := a.scan(answer, "token_ids"); err != nil {
-			if err := m.take(treeCost * len(answer)); err != nil {
-				return err
-			}
 			early, ok := earlyAnswer(answer, route)
-			m.put(treeCost * len(answer))
 			if !ok {
 				return &lackError{Absent}
 			}

@@ -2,7 +2,6 @@ package render
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -18,6 +17,7 @@ type answerScan struct {
 	more       [][]uint32 // of the other objects
 	found      bool       // every object has ids
 	multimodal bool       // some object has multimodal items
+	plain      bool       // every object says that its type is "token"
 
 	data []byte
 	at   int
@@ -57,35 +57,30 @@ func (s *answerScan) scan(answer []byte, key string) error {
 // and, for chats, a list of the messages in front of it. Prompts of another type than plain tokens are left to releases
 // that say more about them.
 func earlyAnswer(answer []byte, route openai.Route) (out Answer, ok bool) {
-	var prompts []struct {
-		Type string   `json:"type"`
-		IDs  []uint32 `json:"prompt_token_ids"`
+	s := answerScan{data: answer}
+	if s.next() != '[' {
+		return out, false
 	}
 	switch route {
 	case openai.ChatCompletions:
-		var both []json.RawMessage
-		if json.Unmarshal(answer, &both) != nil || len(both) != 2 || json.Unmarshal(both[1], &prompts) != nil || len(prompts) != 1 {
-			return out, false
-		}
+		n := 0
+		ok = s.each(']', func() bool {
+			if n++; n == 1 {
+				return s.skip(1)
+			}
+			return n == 2 && s.next() == '[' && s.list(earlyIDs)
+		}) && s.objects == 1
 	case openai.Completions:
-		if json.Unmarshal(answer, &prompts) != nil || len(prompts) == 0 {
-			return out, false
-		}
-	default:
+		ok = s.list(earlyIDs) && s.objects > 0
+	}
+	if !ok || !s.found || !s.plain || s.next() != 0 {
 		return out, false
 	}
-	for i, p := range prompts {
-		switch {
-		case p.Type != "token" || p.IDs == nil:
-			return Answer{}, false
-		case i == 0:
-			out = Answer{IDs: p.IDs, Source: Rendered}
-		default:
-			out.More = append(out.More, p.IDs)
-		}
-	}
-	return out, true
+	return Answer{IDs: s.ids, More: s.more, Source: Rendered}, true
 }
+
+// earlyIDs is the key of the ids in early answers.
+const earlyIDs = "prompt_token_ids"
 
 // next skips white space and returns the byte there, 0 at the end.
 func (s *answerScan) next() byte {
@@ -126,17 +121,17 @@ func (s *answerScan) each(closing byte, item func() bool) bool {
 // list reads a list of objects, and keeps the ids of the first.
 func (s *answerScan) list(key string) bool {
 	var first []uint32
-	all, multimodal := true, false
+	multimodal, plain := false, true
 	ok := s.each(']', func() bool {
 		if s.next() != '{' {
 			return false
 		}
 		s.objects++
-		s.found, s.multimodal, s.ids = false, false, nil
-		if !s.object(key) {
+		s.found, s.multimodal, s.plain, s.ids = false, false, false, nil
+		if !s.object(key) || !s.found { // a list of empty objects would take many times its bytes
 			return false
 		}
-		all, multimodal = all && s.found, multimodal || s.multimodal
+		multimodal, plain = multimodal || s.multimodal, plain && s.plain
 		if s.objects == 1 {
 			first = s.ids
 		} else {
@@ -144,7 +139,7 @@ func (s *answerScan) list(key string) bool {
 		}
 		return true
 	})
-	s.ids, s.found, s.multimodal = first, all, multimodal
+	s.ids, s.multimodal, s.plain = first, multimodal, plain
 	return ok
 }
 
@@ -161,6 +156,12 @@ func (s *answerScan) object(key string) bool {
 			return s.tokens()
 		case "features":
 			return s.features()
+		case "type":
+			s.next()
+			start := s.at
+			ok := s.skip(1)
+			s.plain = string(s.data[start:s.at]) == `"token"`
+			return ok
 		}
 		return s.skip(0)
 	})

@@ -50,12 +50,14 @@ func TestRequestsMustArriveAtTheMinimumRate(t *testing.T) {
 	}
 	quota := rate * int(idle.Seconds())
 	tick(0, nil)
-	tick(idle/2, map[uint32]int{1: 6, 3: quota / 2, 7: 6})
-	tick(idle/2, map[uint32]int{1: 6, 3: quota / 2, 7: 6})
-	c.status(1)
-	for range 3 {
-		tick(idle/2, map[uint32]int{3: quota / 2, 7: 6})
+	tick(idle/2, nil)
+	tick(idle/2, map[uint32]int{1: 6, 3: 1, 7: 6, 5: quota - 1}) // the count begins
+	for range 2 {
+		tick(idle/2, map[uint32]int{1: 6, 3: quota / 2, 7: 6, 5: quota})
 	}
+	c.status(1)
+	tick(idle/2, map[uint32]int{3: 1, 7: 6})
+	tick(idle/2, map[uint32]int{3: quota / 2, 7: 6})
 	tick(idle/2, map[uint32]int{3: quota/2 - 1, 7: 6})
 	c.status(3)
 	for i, want := range []int32{1: 1, 2: 1, 3: 0, 4: 0} {

@@ -45,7 +45,7 @@ type Stream struct {
 	// Guarded by c.mu.
 	lived       bool      // there was traffic since the keeper last looked
 	quiet       time.Time // since when nothing has, as far as the keeper has seen
-	since       time.Time // when arrived began to count
+	since       time.Time // when arrived began to count; zero before it does
 	arrived     int64     // bytes since then
 	complete    bool      // the request is
 	kept        int64     // of pending, as far as it is counted in the budget
@@ -115,18 +115,24 @@ func (s *Stream) Complete() {
 	s.complete = true
 }
 
-// slow reports whether the request arrives too slowly. c.mu is held.
+// slow reports whether the request arrives too slowly. Its bytes are counted over RequestIdle, from the first look after some have
+// arrived: what comes just before a look says nothing about the rate. c.mu is held.
 func (s *Stream) slow(now time.Time) bool {
 	o := &s.c.server.options
-	if s.complete || s.busy || s.halfClosed || s.since.IsZero() {
-		s.since, s.arrived = now, 0
+	switch {
+	case s.complete || s.busy || s.halfClosed:
+		s.since, s.arrived = time.Time{}, 0
 		return false
-	}
-	if now.Sub(s.since) < o.RequestIdle {
+	case s.since.IsZero():
+		if s.arrived > 0 {
+			s.since, s.arrived = now, 0
+		}
+		return false
+	case now.Sub(s.since) < o.RequestIdle:
 		return false
 	}
 	slow := s.arrived > 0 && float64(s.arrived) < float64(o.MinRate)*o.RequestIdle.Seconds()
-	s.since, s.arrived = now, 0
+	s.since, s.arrived = time.Time{}, 0
 	return slow
 }
 
