@@ -156,8 +156,8 @@ func (v *view) weigh(w *plans, s, first *scratch, state *pickState, now time.Tim
 		return
 	}
 	w.from, w.to, w.prefill = first.index[w.first], s.index[w.receiver], first.costs[w.first].First
-	w.transfer = w.loaded[w.receiver].Delay - s.candidates[w.receiver].Delay
-	w.decode = receives - w.transfer
+	w.decode = max(0, receives-(w.loaded[w.receiver].Delay-s.candidates[w.receiver].Delay)) // receives is rounded, the delay is not
+	w.transfer = receives - w.decode
 	if v.spec.Policy.Handoffs.Rule == HandoffByCost && w.prefill+receives >= w.whole {
 		w.why = PlanCheaper
 	}
@@ -182,7 +182,7 @@ func (w *plans) record(v *view) *decisionlog.Plan {
 // staysAlone is why a ranked request is served alone whatever endpoints there are; PlanHandoff if that depends on them.
 func (v *view) staysAlone(rule *HandoffSpec, s *scratch, state *pickState) PlanChoice {
 	best := s.order[0]
-	uncached, most := s.question.Uncached(&s.candidates[best]), v.maxLen(v.spec.Endpoints[s.index[best]].ID)
+	uncached := s.question.Uncached(&s.candidates[best])
 	switch {
 	case rule.Rule <= HandoffNever:
 		return PlanRule
@@ -194,10 +194,16 @@ func (v *view) staysAlone(rule *HandoffSpec, s *scratch, state *pickState) PlanC
 		return PlanShort
 	case rule.Rule == HandoffAbove && uncached < rule.UncachedTokens:
 		return PlanThreshold
-	case most > 0 && state.total()+s.request.MaxTokens > most:
+	case v.tooLong(s.index[best], state.total()+s.request.MaxTokens):
 		return PlanLength // the engine refuses it, but only with max_tokens as the client has sent it
 	}
 	return PlanHandoff
+}
+
+// tooLong reports whether an endpoint's model is known to take fewer tokens.
+func (v *view) tooLong(i, tokens int) bool {
+	most := v.maxLen(v.spec.Endpoints[i].ID)
+	return most > 0 && tokens > most
 }
 
 // prefillers leaves the endpoints that can take the first leg of a request now, with their matches, in first. s has those for

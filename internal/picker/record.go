@@ -72,7 +72,7 @@ func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Reques
 		Cached: -1, Waited: milliseconds(state.waited),
 	}
 	a.shown.Model, a.shown.Distrusted, a.shown.Route = d.Model, d.Distrusted, d.routed.reason()
-	if state.plans != nil {
+	if state.plans != nil && state.compared == nil { // after a hand-off that failed, they are those of the decision before
 		a.shown.Plans = state.plans.explain(v)
 	}
 }

@@ -32,11 +32,11 @@ func Explanation(c *console.Console, e *api.Explanation) []string {
 	if len(e.Candidates) == 0 {
 		lines = append(lines, c.Paint(console.Bad, "No endpoint could take it"))
 	} else {
-		goes := "It would go to %s."
+		goes := "It would go to " + c.Paint(console.Good, place(e.Candidates[0].Pod, e.Candidates[0].Rank)) + "."
 		if e.Plans != nil {
-			goes = "Alone, it would go to %s."
+			goes = "The endpoints for it as a whole, the cheapest first:"
 		}
-		lines = append(lines, "", fmt.Sprintf(goes, c.Paint(console.Good, place(e.Candidates[0].Pod, e.Candidates[0].Rank))), "")
+		lines = append(lines, "", goes, "")
 		lines = append(lines, candidates(e).Lines(c)...)
 	}
 	if len(e.Fleet) > 0 {
@@ -132,6 +132,9 @@ func plans(c *console.Console, p *api.Plans) []string {
 			parts = append(parts, part)
 		}
 		g.Add(first, price, console.Text(strings.Join(parts, "; ")))
+	}
+	if len(p.Alone.Steps) == 0 { // of a picker that says it otherwise
+		return nil
 	}
 	add("alone at "+place(p.Alone.Steps[0].Pod, p.Alone.Steps[0].Rank), &p.Alone, !p.HandedOver)
 	if h := p.Handoff; h != nil && len(h.Steps) == 2 {
