@@ -275,3 +275,46 @@ func BenchmarkPickWithRoles(b *testing.B) {
 		})
 	}
 }
+
+// TestAFailedHandoffIsShownAsOne: the plans of a request are those of its first decision, also when it is served alone after a failure.
+func TestAFailedHandoffIsShownAsOne(t *testing.T) {
+	c, log, seen := newClock(), new(memoryLog), &notes{all: true}
+	spec := rolesSpec(t, above, endpoint.Prefill, endpoint.Decode, endpoint.Decode)
+	spec.Policy.LogPercent = 100
+	p := New(Options{Now: c.Now, Decisions: log, Recorder: seen})
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	body := completion("m", 0, 500, true)
+	d := splits(t, p, body)
+	d.Fail()
+	alone(t, p, body, d).End(Completed)
+	for i, shown := range seen.decided {
+		if shown.Plans != nil && !shown.Plans.HandedOver {
+			t.Errorf("decision %d says why the request is not handed over: %s", i, shown.Plans.Because)
+		}
+	}
+	if !log.records[0].Plan.HandedOver {
+		t.Errorf("the record is %+v", log.records[0].Plan)
+	}
+}
+
+// TestNoPartOfAPlanIsNegative: costs are rounded, the transfer is not.
+func TestNoPartOfAPlanIsNegative(t *testing.T) {
+	c, log := newClock(), new(memoryLog)
+	spec := rolesSpec(t, above, endpoint.Prefill, endpoint.Decode, endpoint.Decode)
+	spec.Policy.LogPercent = 100
+	p := New(Options{Now: c.Now, Decisions: log})
+	if err := p.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 60 {
+		body := completion("m", 20_000*i, 130+137*i, true)
+		next(t, p, body, splits(t, p, body)).End(Completed)
+	}
+	for _, r := range log.records {
+		if r.Plan == nil || r.Plan.DecodeCost < 0 || r.Plan.TransferCost <= 0 || r.Plan.PrefillCost <= 0 {
+			t.Errorf("plan %+v", r.Plan)
+		}
+	}
+}
