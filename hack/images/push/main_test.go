@@ -69,7 +69,8 @@ func TestImagesArriveInARegistry(t *testing.T) {
 }
 
 func TestWhatCannotBePushedIsSaid(t *testing.T) {
-	dir := t.TempDir()
+	dir, temporary := t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", temporary)
 	tarOf := func(file string, files map[string]string) string {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
@@ -108,7 +109,7 @@ func TestWhatCannotBePushedIsSaid(t *testing.T) {
 			t.Errorf("%s: status %d, %q, want %d and %q", title, code, stderr.String(), tc.code, tc.want)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(os.TempDir(), "x")); err == nil {
+	if _, err := os.Stat(filepath.Join(temporary, "x")); err == nil {
 		t.Error("a file was written outside of the directory")
 	}
 }
