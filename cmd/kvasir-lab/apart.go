@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,9 +85,7 @@ func labApart(std stdio) *cobra.Command {
 			return err
 		}
 		if *output == "json" {
-			e := json.NewEncoder(std.Out)
-			e.SetIndent("", "  ")
-			return e.Encode(map[string]any{"results": all})
+			return printJSON(std, map[string]any{"results": all})
 		}
 		return lab.WriteDivisions(std.Out, all)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,9 +103,7 @@ func labEffect(std stdio) *cobra.Command {
 			return err
 		}
 		if *output == "json" {
-			j := json.NewEncoder(std.Out)
-			j.SetIndent("", "  ")
-			return j.Encode(map[string]any{"results": result})
+			return printJSON(std, map[string]any{"results": result})
 		}
 		return lab.WriteEffects(std.Out, result)
 	}

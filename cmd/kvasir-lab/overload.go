@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -77,9 +76,7 @@ func labOverload(std stdio) *cobra.Command {
 			return err
 		}
 		if *output == "json" {
-			e := json.NewEncoder(std.Out)
-			e.SetIndent("", "  ")
-			return e.Encode(map[string]any{"results": all})
+			return printJSON(std, map[string]any{"results": all})
 		}
 		return printPressed(std, all)
 	}

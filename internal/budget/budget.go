@@ -56,8 +56,8 @@ const (
 	// ownerShare and connectionShare are how many times what is free an owner and a connection can hold.
 	ownerShare, connectionShare = 2, 1
 	// reserve of the budget is only for connections that hold at most 1/smallConnection of what is free; addressesReserve of it only for
-	// those of them whose address holds at most twice what is free above ownersReserve; and ownersReserve only for owners that hold at
-	// most 1/smallOwner of what is free.
+	// those of them whose address holds at most ownerShare times what is free above ownersReserve; and ownersReserve only for owners
+	// that hold at most 1/smallOwner of what is free.
 	reserve, addressesReserve, ownersReserve = 3.0 / 16, 5.0 / 32, 1.0 / 8
 	smallOwner, smallConnection              = 16, 32
 	// shedAge and shedRate, in bytes per second, are how old an account must be and how slowly it must have grown to be shed.
@@ -256,7 +256,8 @@ func (b *Budget) inTheWay(a *Account, n int64) *holder {
 		return nil
 	case own > ownerShare*free:
 		return a.owner
-	case a.connection != nil && ofConnection <= free/smallConnection && (free >= of(addressesReserve) || own <= 2*(free-of(ownersReserve))):
+	case a.connection != nil && ofConnection <= free/smallConnection &&
+		(free >= of(addressesReserve) || own <= ownerShare*(free-of(ownersReserve))):
 		return nil
 	case ofConnection > connectionShare*free:
 		return a.owner

@@ -133,7 +133,7 @@ func plans(c *console.Console, p *api.Plans) []string {
 		}
 		g.Add(first, price, console.Text(strings.Join(parts, "; ")))
 	}
-	if len(p.Alone.Steps) == 0 { // of a picker that says it otherwise
+	if len(p.Alone.Steps) == 0 { // those of another release might send none
 		return nil
 	}
 	add("alone at "+place(p.Alone.Steps[0].Pod, p.Alone.Steps[0].Rank), &p.Alone, !p.HandedOver)
