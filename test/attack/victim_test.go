@@ -174,24 +174,11 @@ stringData:
 			v.t.Fatal(err)
 		}
 		v.t.Cleanup(func() { _ = e.Close() })
-		files[fmt.Sprintf("objects/slice-%d.yaml", i)] = fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: m-%d, labels: {kvasir.dev/pool: m}}
-addressType: IPv4
-ports: [{name: http, port: %s}, {name: kv-events, port: %s}, {name: kv-replay, port: %s}]
-endpoints:
-- {addresses: [127.0.0.1], conditions: {ready: true, serving: true}, targetRef: {kind: Pod, name: pod-%d, uid: uid-%d}}
-`, i, port(e.Addr()), port(e.EventsAddr()), port(e.ReplayAddr()), i, i)
+		files[fmt.Sprintf("objects/slice-%d.yaml", i)] = sliceOf("m", fmt.Sprint("pod-", i), fmt.Sprint("uid-", i), e.Addr(), e.EventsAddr(), e.ReplayAddr())
 	}
 	for i, address := range v.at.Engines {
-		files[fmt.Sprintf("objects/hostile-%d.yaml", i)] = fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: h-%d, labels: {kvasir.dev/pool: h}}
-addressType: IPv4
-ports: [{name: http, port: %s}, {name: kv-events, port: %s}, {name: kv-replay, port: %s}]
-endpoints:
-- {addresses: [127.0.0.1], conditions: {ready: true, serving: true}, targetRef: {kind: Pod, name: hostile-%d, uid: hostile-%d}}
-`, i, port(address), port(address), port(address), i, i)
+		name := fmt.Sprint("hostile-", i)
+		files["objects/"+name+".yaml"] = sliceOf("h", name, name, address, address, address)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "objects"), 0o755); err != nil {
 		v.t.Fatal(err)
@@ -347,4 +334,16 @@ func (v *victim) attackers() (stop func() string) {
 	})
 	v.t.Cleanup(func() { stop() })
 	return stop
+}
+
+// sliceOf is the slice of one pod of a pool, whose engine is at addresses of this machine.
+func sliceOf(pool, pod, uid, http, events, replay string) string {
+	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %s, labels: {kvasir.dev/pool: %s}}
+addressType: IPv4
+ports: [{name: http, port: %s}, {name: kv-events, port: %s}, {name: kv-replay, port: %s}]
+endpoints:
+- {addresses: [127.0.0.1], conditions: {ready: true, serving: true}, targetRef: {kind: Pod, name: %s, uid: %s}}
+`, pod, pool, port(http), port(events), port(replay), pod, uid)
 }
