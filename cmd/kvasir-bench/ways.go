@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/bench"
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 )
 
 const (
@@ -73,7 +74,7 @@ func (p *picker) start(ctx context.Context, o *options) error {
 	if err := writeObjects(ctx, p.dir, o); err != nil {
 		return err
 	}
-	ports, err := freePorts(ctx, 4)
+	ports, err := freeport.Addresses("127.0.0.1", 4)
 	if err != nil {
 		return err
 	}
@@ -267,18 +268,4 @@ func get(ctx context.Context, url string) error {
 		return fmt.Errorf("%s: status %d", url, resp.StatusCode)
 	}
 	return nil
-}
-
-// freePorts are addresses of 127.0.0.1 that nothing listens on now.
-func freePorts(ctx context.Context, n int) ([]string, error) {
-	var all []string
-	for range n {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("finding a free port: %w", err)
-		}
-		defer l.Close() // all at the end, so that they differ
-		all = append(all, l.Addr().String())
-	}
-	return all, nil
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/hack/demo/fleet"
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
@@ -265,16 +266,16 @@ func (o *options) play(ctx context.Context, r *router, p program, list []request
 		_, _, stopErr := engines.Stop()
 		err = errors.Join(err, stopErr)
 	}()
-	ports, err := fleet.FreePorts(ctx, 3)
+	port, err := freeport.Consecutive("127.0.0.1", 3)
 	if err != nil {
 		return nil, err
 	}
-	at := &site{bin: o.bin, dir: dir, fleet: engines, port: ports[0], others: ports[1:]}
+	at := &site{bin: o.bin, dir: dir, fleet: engines, port: port, others: []int{port + 1, port + 2}}
 	c, err := r.command(p, at)
 	if err != nil {
 		return nil, err
 	}
-	m := &match{options: o, name: r.name, command: c, url: "http://" + fleet.Local(ports[0]), fleet: engines}
+	m := &match{options: o, name: r.name, command: c, url: "http://" + fleet.Local(port), fleet: engines}
 	if r.ready != nil {
 		m.ready = func(ctx context.Context) bool { return r.ready(ctx, at) }
 	}

@@ -4,6 +4,7 @@ package h2check
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -144,12 +145,13 @@ func startPickers(t *testing.T) (proxy, plain, encrypted string) {
 	return proxy, plain, encrypted
 }
 
+// freeAddresses are below the ports of outgoing connections, so that none of those takes one before it is listened on.
 func freeAddresses(t *testing.T, n int) (all []string) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for len(all) < n {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
 		defer l.Close()
 		all = append(all, l.Addr().String())

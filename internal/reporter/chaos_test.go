@@ -22,6 +22,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
@@ -39,15 +40,14 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// freePort is a port that nothing listens on at this moment.
+// freePort is an address that no process listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	all, err := freeport.Addresses("127.0.0.1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return all[0]
 }
 
 // place is a pod with an engine and its reporter, and pickers that follow it.

@@ -12,20 +12,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/reporter"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
-// freeAddress is one that nothing listens on at this moment.
+// freeAddress is one that no process listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	e := engine(t, "m")
-	addr := e.ReplayAddr()
-	if err := e.Close(); err != nil {
+	all, err := freeport.Addresses("127.0.0.1", 1)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return addr
+	return all[0]
 }
 
 // runReporter runs a reporter until the test ends, or until stop.

@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 )
 
 var (
@@ -84,14 +85,14 @@ func (w *world) run(t *testing.T, program string, args ...string) {
 	})
 }
 
+// freeAddress is one that no process listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	all, err := freeport.Addresses("127.0.0.1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() // the address is free then
-	return l.Addr().String()
+	return all[0]
 }
 
 func request(ctx context.Context, method, url, body string) (status int, answer string, err error) {

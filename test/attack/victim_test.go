@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
@@ -73,14 +74,12 @@ func startVictim(t *testing.T, binary string, limit int64) *victim {
 	for i := range v.at.Engines {
 		addresses = append(addresses, &v.at.Engines[i])
 	}
-	for _, address := range addresses {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		*address = l.Addr().String()
-		_ = l.Close()
+	free, err := freeport.Addresses("127.0.0.1", len(addresses))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, address := range addresses {
+		*address = free[i]
 	}
 	v.configure(dir)
 	cmd := v.group.command(binary, "--standalone", filepath.Join(dir, "objects"), "--model-root", filepath.Join(dir, "models"),

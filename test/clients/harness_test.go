@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 	"github.com/kvasir-dev/kvasir/test/envoyfront"
 )
@@ -293,12 +294,11 @@ func write(t *testing.T, dir, name, text string) {
 
 func free(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	all, err := freeport.Addresses("127.0.0.1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return all[0]
 }
 
 // files unpacks a tokenizer for load tools, which count tokens themselves.

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
@@ -159,31 +159,14 @@ func port(t *testing.T, addr string) string {
 	return p
 }
 
-// drawn are the ports that freeAddress has given.
-var drawn = struct {
-	sync.Mutex
-	ports map[int]bool
-}{ports: map[int]bool{}}
-
-// freeAddress finds a port that no process listens on. It is returned only once, and lies below the ports that kernels give
-// to outgoing connections, so that it stays free while a program that has it is restarted.
+// freeAddress is one that no process listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	drawn.Lock()
-	defer drawn.Unlock()
-	for range 1000 {
-		port := 10_000 + rand.IntN(20_000)
-		if drawn.ports[port] {
-			continue
-		}
-		drawn.ports[port] = true
-		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			defer l.Close()
-			return l.Addr().String()
-		}
+	all, err := freeport.Addresses("127.0.0.1", 1)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return all[0]
 }
 
 // startPicker starts the picker process and waits until it is ready and follows every engine's events.

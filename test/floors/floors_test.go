@@ -96,6 +96,7 @@ func init() {
 			"internal/gateway/request",
 			"internal/operator/podtemplate",
 			"internal/operator/keda",
+			"internal/freeport",
 			"internal/sim/lab",
 			"internal/metrics",
 			"internal/engines/render",

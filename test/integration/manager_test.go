@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -27,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
@@ -121,10 +121,9 @@ func (m *manager) ask(ctx context.Context, token string) (int, string) {
 
 func freeAddress() string {
 	GinkgoHelper()
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort(kube.Loopback(), "0"))
+	all, err := freeport.Addresses(kube.Loopback(), 1)
 	Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return all[0]
 }
 
 // leader is the holder of the Lease.

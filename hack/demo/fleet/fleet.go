@@ -7,14 +7,14 @@ package fleet
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 )
 
 const (
@@ -96,7 +96,7 @@ func StartPods(ctx context.Context, o Options) (*Fleet, error) {
 
 func (f *Fleet) startPods(ctx context.Context) error {
 	o := &f.options
-	free, err := FreePorts(ctx, 3*o.Pods)
+	free, err := freeport.Consecutive(loopback, 3*o.Pods)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (f *Fleet) startPods(ctx context.Context) error {
 		}
 	}
 	for i := range o.Pods {
-		ports := Ports{HTTP: free[3*i], Events: free[3*i+1], Replay: free[3*i+2]}
+		ports := Ports{HTTP: free + 3*i, Events: free + 3*i + 1, Replay: free + 3*i + 2}
 		name := "pod-" + strconv.Itoa(i)
 		p, err := f.Run(name, filepath.Join(o.Bin, "vllmsim"), nil, podArgs(o, i, ports)...)
 		if err != nil {
@@ -126,10 +126,11 @@ func (f *Fleet) startPods(ctx context.Context) error {
 }
 
 func (f *Fleet) startPicker(ctx context.Context) error {
-	free, err := FreePorts(ctx, 4)
+	first, err := freeport.Consecutive(loopback, 4)
 	if err != nil {
 		return err
 	}
+	free := []int{first, first + 1, first + 2, first + 3}
 	for i, wanted := range []int{f.options.ProxyPort, f.options.MetricsPort} {
 		if isFree(ctx, wanted) {
 			free[i] = wanted
@@ -252,40 +253,6 @@ func Healthy(url string) func(context.Context) bool {
 	}
 }
 
-const (
-	// Ports are taken from below the range that systems take for the near end of connections, so that none of those is
-	// in the way between finding a port and using it.
-	firstPort = 20_000
-	endPort   = 32_000
-)
-
-// FreePorts finds n free ports of 127.0.0.1. Another process might take one before it is used; the
-// start fails then.
-func FreePorts(ctx context.Context, n int) ([]int, error) {
-	var ports []int
-	at := firstPort + rand.IntN(endPort-firstPort)
-	for range endPort - firstPort {
-		if len(ports) == n {
-			return ports, nil
-		}
-		if at++; at == endPort {
-			at = firstPort
-		}
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", Local(at))
-		switch {
-		case ctx.Err() != nil && err != nil:
-			return nil, context.Cause(ctx)
-		case err != nil:
-			continue
-		}
-		if err := l.Close(); err != nil {
-			return nil, fmt.Errorf("finding a free port: %w", err)
-		}
-		ports = append(ports, at)
-	}
-	return nil, fmt.Errorf("no %d ports of 127.0.0.1 from %d to %d are free", n, firstPort, endPort-1)
-}
-
 func isFree(ctx context.Context, port int) bool {
 	if port == 0 {
 		return false
@@ -294,5 +261,7 @@ func isFree(ctx context.Context, port int) bool {
 	return err == nil && l.Close() == nil
 }
 
+const loopback = "127.0.0.1"
+
 // Local is the address of a port on 127.0.0.1.
-func Local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func Local(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }

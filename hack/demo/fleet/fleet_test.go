@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,27 +146,6 @@ func TestAFleetThatCannotStartLeavesNothing(t *testing.T) {
 	}
 	if _, err := Start(context.Background(), Options{Bin: filepath.Join(bin, "none"), Dir: t.TempDir(), Pods: 1}); err == nil {
 		t.Error("a program that does not exist was started")
-	}
-}
-
-func TestFreePortsAreDifferentAndFree(t *testing.T) {
-	ports, err := FreePorts(t.Context(), 50)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[int]bool{}
-	for _, port := range ports {
-		if seen[port] || port < firstPort || port >= endPort {
-			t.Fatalf("ports are %v", ports)
-		}
-		seen[port] = true
-	}
-	l, err := net.Listen("tcp", Local(ports[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -35,6 +35,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/certs"
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 	"github.com/kvasir-dev/kvasir/test/kube"
@@ -169,10 +170,10 @@ func newWorld(ctx context.Context) *world {
 }
 
 func freePort() int {
-	l, err := net.Listen("tcp", net.JoinHostPort(kube.Loopback(), "0"))
+	GinkgoHelper()
+	port, err := freeport.Consecutive(kube.Loopback(), 1)
 	Expect(err).NotTo(HaveOccurred())
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 func (w *world) create(ctx context.Context, objects ...client.Object) {
