@@ -145,6 +145,7 @@ func judge(t *testing.T, road string, q, a *result) (slower string) {
 	}
 	t.Logf("%s: the slowest take %v, and %v under attack; %.0f and %.0f requests a second; %d of %d failed", road, q.tail(), a.tail(),
 		q.rate(), a.rate(), len(a.failures), a.all())
+	t.Logf("%s: the slowest under attack %s", road, a.slowest)
 	if a.tail() > mostSlower*q.tail() || a.rate() < leastShare*q.rate() {
 		return fmt.Sprintf("%s: the slowest take %v and %v under attack, %.1f requests a second are served and %.1f", road, q.tail(), a.tail(),
 			q.rate(), a.rate())
@@ -189,11 +190,13 @@ func (v *victim) settled(before *state) (now state) {
 type result struct {
 	took     []time.Duration // sorted
 	failures []string
-	during   time.Duration
+	during   time.Duration // the requests that began in it are counted
+	inTime   int           // requests that ended in it, too
+	slowest  string        // what is known of the request that took longest
 }
 
 func (r *result) all() int        { return len(r.took) + len(r.failures) }
-func (r *result) rate() float64   { return float64(len(r.took)) / r.during.Seconds() }
+func (r *result) rate() float64   { return float64(r.inTime) / r.during.Seconds() }
 func (r *result) served() float64 { return float64(len(r.took)) / float64(max(1, r.all())) }
 
 // tail is the 99th percentile, or of fewer than 1,000 answers the 95th: the 99th of a few is the luck of one or two.
@@ -224,12 +227,20 @@ func measure(t *testing.T, roads map[string]string, during time.Duration) map[st
 			clients.Go(func() {
 				for n := 0; time.Since(begin) < during; n++ {
 					start := time.Now()
-					failure := complete(client, url, fmt.Sprintf("conversation %d of worker %d %s", n%4, worker, strings.Repeat(" and so on", 60)))
+					header, failure := complete(client, url, fmt.Sprintf("conversation %d of worker %d %s", n%4, worker, strings.Repeat(" and so on", 60)))
+					took := time.Since(start)
 					mu.Lock()
-					if failure == "" {
-						r.took = append(r.took, time.Since(start))
-					} else {
+					switch {
+					case failure != "":
 						r.failures = append(r.failures, failure)
+					case time.Since(begin) < during:
+						r.inTime++
+						fallthrough
+					default:
+						if len(r.took) == 0 || took > slices.Max(r.took) {
+							r.slowest = fmt.Sprintf("began after %v, took %v; %v", start.Sub(begin).Round(time.Millisecond), took.Round(time.Millisecond), header)
+						}
+						r.took = append(r.took, took)
 					}
 					mu.Unlock()
 				}
@@ -238,34 +249,36 @@ func measure(t *testing.T, roads map[string]string, during time.Duration) map[st
 	}
 	clients.Wait()
 	for _, r := range all {
-		r.during = time.Since(begin)
+		r.during = during
 		slices.Sort(r.took)
 	}
 	return all
 }
 
 // complete sends one request, and returns what was wrong with its answer.
-func complete(client *http.Client, url, prompt string) string {
+func complete(client *http.Client, url, prompt string) (account, failure string) {
 	body := fmt.Sprintf(`{"model":"m","stream":true,"max_tokens":16,"prompt":%q}`, prompt)
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url+"/v1/completions", strings.NewReader(body))
 	if err != nil {
-		return err.Error()
+		return "", err.Error()
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+goodKey)
+	begin := time.Now()
 	resp, err := client.Do(r)
 	if err != nil {
-		return err.Error()
+		return "", err.Error()
 	}
 	defer resp.Body.Close()
+	account = fmt.Sprintf("header after %v, of endpoint %q", time.Since(begin).Round(time.Millisecond), resp.Header.Get("X-Kvasir-Endpoint"))
 	text, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
-		return "aborted: " + err.Error()
+		return account, "aborted: " + err.Error()
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Sprintf("%d: %.200s", resp.StatusCode, text)
+		return account, fmt.Sprintf("%d: %.200s", resp.StatusCode, text)
 	case !strings.Contains(string(text), "[DONE]"):
-		return "no end"
+		return account, "no end"
 	}
-	return ""
+	return account, ""
 }

@@ -148,6 +148,7 @@ kind: RoutingPolicy
 metadata: {name: m}
 spec:
   targetRefs: [{name: m}, {name: h}]
+  decisions: {answerHeaders: Always}
   admission:
     tenants:
       identification: APIKey
