@@ -205,7 +205,9 @@ func (p *parser) partField(key span, depth int, d *partial) bool {
 			break
 		}
 		var ok bool
+		at := p.i
 		d.uuid, ok = p.str()
+		p.r.Steering |= repeats(name, p.i-at)
 		return ok
 	case "content":
 		d.others = true

@@ -103,6 +103,7 @@ func (p *parser) field(key span) bool {
 		}
 		if ok {
 			p.setting(name, c, value, f.at)
+			p.r.Steering |= repeats(name, p.i-f.at)
 		}
 	}
 	if !ok {

@@ -11,9 +11,27 @@ const (
 	// SteersTransfer marks blocks from or for other engines, or the engine's rank. The fields are kv_transfer_params and
 	// ec_transfer_params of vLLM, and those that name SGLang's partner in disaggregated serving and its rank.
 	SteersTransfer
-	// SteersEvents marks the contents of the engine's KV events: vLLM's kv_cache_report_mode.
+	// SteersEvents marks the contents of the engine's KV events: vLLM's kv_cache_report_mode, and texts of more than MaxEventText
+	// bytes that an engine repeats in the events of the request's blocks (cache_salt, session_id, and the uuid of an image).
 	SteersEvents
 )
+
+// MaxEventText bounds the texts of a request that engines repeat in their events, in bytes of JSON with its quotes. A session_id of some
+// megabytes would be in each event of an answer (vLLM 0.32): such events neither pass the limits of pickers nor fit into the engine's
+// replay buffer. vLLM 0.32 itself bounds only cache_salt, to 128 characters.
+const MaxEventText = 1 << 10
+
+// repeats is what a value of so many bytes of the field name controls by its length.
+func repeats(name []byte, bytes int) Steering {
+	if bytes <= MaxEventText {
+		return 0
+	}
+	switch string(name) {
+	case saltField, "session_id", "uuid":
+		return SteersEvents
+	}
+	return 0
+}
 
 // steeringOf is what a field controls, by its name.
 func steeringOf(name []byte) Steering {
@@ -53,8 +71,41 @@ func (s *scanner) arguments(depth int, found *Steering) bool {
 		if c == '{' && holdsArguments(name) {
 			return s.arguments(depth+1, found)
 		}
-		return s.skip(depth + 1)
+		at := s.i
+		ok := s.skip(depth + 1)
+		*found |= repeats(name, s.i-at)
+		return ok
 	})
+}
+
+// items reads a value of any kind, and adds what is steered by the names of images and the like in it to found. named: each text is
+// such a name.
+func (s *scanner) items(depth int, named bool, found *Steering) bool {
+	switch s.space() {
+	case '{':
+		return s.object(depth, func(key span) bool {
+			var buf [maxName]byte
+			name := nameOf(s.b, key, &buf)
+			return s.items(depth+1, named || string(name) == "uuid" || string(name) == "mm_hashes", found)
+		})
+	case '[':
+		return s.array(depth, func(byte) bool { return s.items(depth+1, named, found) })
+	}
+	at := s.i
+	ok := s.skip(depth)
+	if named && s.i-at > MaxEventText {
+		*found |= SteersEvents
+	}
+	return ok
+}
+
+// holdsItems reports whether a field of a request that is not parsed can have images or the like.
+func holdsItems(name []byte) bool {
+	switch string(name) {
+	case "messages", "input", "features", "content_parts":
+		return true
+	}
+	return false
 }
 
 // SteeringOf is what a body that Parse does not know controls, by the same fields as Request.Steering. It fails with a
@@ -78,10 +129,16 @@ func SteeringOf(body []byte) (found Steering, err error) {
 		if c != 'n' {
 			found |= steeringOf(name)
 		}
-		if c == '{' && holdsArguments(name) {
+		switch {
+		case c == '{' && holdsArguments(name):
 			return s.arguments(1, &found)
+		case holdsItems(name):
+			return s.items(1, false, &found)
 		}
-		return s.skip(1)
+		at := s.i
+		ok := s.skip(1)
+		found |= repeats(name, s.i-at)
+		return ok
 	})
 	if s.space(); ok && s.i < len(s.b) {
 		ok = s.fail(s.i, "unexpected bytes after the end")

@@ -39,6 +39,13 @@ func TestSteeringFieldsAreFoundInAnySpelling(t *testing.T) {
 		"a report, escaped":                   {`"vllm_xargs":{"kv_cache\u005freport_mode":"full"}`, SteersEvents},
 		"a report in sampling parameters":     {`"sampling_params":{"extra_args":{"kv_cache_report_mode":"full"}}`, SteersEvents},
 		"a report and a transfer":             {`"vllm_xargs":{"kv_cache_report_mode":"full","kv_transfer_params":{}}`, SteersEvents | SteersTransfer},
+		"a long salt":                         {`"cache_salt":` + quoted(MaxEventText+1), SteersEvents},
+		"a salt that is not too long":         {`"cache_salt":` + quoted(MaxEventText), 0},
+		"a long session":                      {`"session_id":` + quoted(MaxEventText+1), SteersEvents},
+		"a long session, escaped, and null":   {`"s\u0065ssion_id":` + quoted(MaxEventText+1) + `,"session_id":null`, SteersEvents},
+		"a long session in the arguments":     {`"vllm_xargs":{"session_id":` + quoted(MaxEventText+1) + `}`, SteersEvents},
+		"a session that is not too long":      {`"session_id":"s","vllm_xargs":{"session_id":` + quoted(MaxEventText) + `}`, 0},
+		"long texts of other names":           {`"user":` + quoted(MaxEventText+1) + `,"vllm_xargs":{"x":` + quoted(MaxEventText+1) + `}`, 0},
 		"sampling parameters":                 {`"sampling_params":{"extra_args":{"kv_transfer_params":{"a":1}}}`, SteersTransfer},
 		"extras of other names":               {`"vllm_xargs":{"a":[1,2],"b":"kv_transfer_params","priority":1}`, 0},
 		"extras that are no object":           {`"vllm_xargs":["kv_transfer_params"]`, 0},
@@ -66,6 +73,27 @@ func TestSteeringFieldsAreFoundInAnySpelling(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// quoted is a string of so many bytes with its quotes.
+func quoted(n int) string { return `"` + strings.Repeat("s", n-2) + `"` }
+
+// TestLongNamesOfImagesSteer: engines repeat the names that clients give images in their events.
+func TestLongNamesOfImagesSteer(t *testing.T) {
+	for n, want := range map[int]Steering{MaxEventText: 0, MaxEventText + 1: SteersEvents} {
+		image := `{"type":"image_url","image_url":{"url":"data:x,` + strings.Repeat("y", 2*MaxEventText) + `"},"uuid":` + quoted(n) + `}`
+		chat := []byte(`{"model":"m","messages":[{"role":"user","content":[` + image + `]}]}`)
+		var r Request
+		if err := Parse(ChatCompletions, chat, &r); err != nil || r.Steering != want {
+			t.Errorf("%d bytes: %b, %v, want %b", n, r.Steering, err, want)
+		}
+		for _, body := range []string{string(chat), `{"messages":[[{"content":[` + image + `]}]]}`, `{"content_parts":[` + image + `]}`,
+			`{"features":{"kwargs_data":{"image":[` + quoted(2*MaxEventText) + `]},"mm_hashes":{"image":["a",` + quoted(n) + `]}}}`} {
+			if got, err := SteeringOf([]byte(body)); err != nil || got != want {
+				t.Errorf("%d bytes in %.40s: %b, %v, want %b", n, body, got, err, want)
+			}
+		}
 	}
 }
 

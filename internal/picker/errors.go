@@ -106,7 +106,8 @@ func transferForbidden() *Error {
 
 func reportForbidden() *Error {
 	return &Error{Status: 400, Type: "invalid_request_error", Code: "field_not_allowed",
-		Message: "Requests must not ask engines for reports of cached blocks (kv_cache_report_mode)."}
+		Message: "Requests must not ask engines for reports of cached blocks (kv_cache_report_mode), nor have a cache_salt, session_id or " +
+			"uuid of more than 1024 bytes: engines repeat these in their events."}
 }
 
 // unsalted is the error for a request that cannot get its tenant's cache salt.

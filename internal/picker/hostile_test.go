@@ -253,7 +253,7 @@ func TestNoClientAsksForReportsOfCachedBlocks(t *testing.T) {
 	p := newPicker(t, newClock(), spec)
 	for _, fields := range []string{
 		`"vllm_xargs":{"kv_cache_report_mode":"full"}`, `"vllm_xargs":{"a":1,"kv_cache\u005freport_mode":"full"}`,
-		`"vllm_xargs":{"kv_cache_report_mode":"full"},"vllm_xargs":{}`,
+		`"vllm_xargs":{"kv_cache_report_mode":"full"},"vllm_xargs":{}`, `"session_id":"` + strings.Repeat("s", openai.MaxEventText) + `"`,
 	} {
 		body := withFields(completion("m", 0, 200, true), fields)
 		for _, unparsed := range []bool{false, true} {
@@ -262,6 +262,17 @@ func TestNoClientAsksForReportsOfCachedBlocks(t *testing.T) {
 			if !errors.As(err, &refused) || refused.Status != 400 || refused.Code != "field_not_allowed" {
 				t.Errorf("%s, unparsed %v: %v", fields, unparsed, err)
 			}
+		}
+	}
+	for n, want := range map[int]bool{openai.MaxEventText: false, openai.MaxEventText + 1: true} {
+		header := func(name string) string { return map[string]string{"x-session-id": strings.Repeat("s", n)}[name] }
+		var refused *Error
+		d, err := p.Pick(t.Context(), &Request{Route: openai.Completions, Body: completion("m", 0, 200, true), Header: header})
+		if errors.As(err, &refused) != want {
+			t.Errorf("a session of %d bytes in the header: %v", n, err)
+		}
+		if d != nil {
+			d.End(Completed)
 		}
 	}
 }

@@ -35,6 +35,9 @@ func invokedModel(in *Request) string {
 	return in.bodyModel()
 }
 
+// sessionHeader is the header, in lower case, from which vLLM (0.32) takes the session_id of a request whose body has none.
+const sessionHeader = "x-session-id"
+
 // steering checks what a request controls in the engine against what its class allows. drop reports that its priority must not
 // reach the engine. It fails with an *Error.
 //
@@ -67,7 +70,7 @@ func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (dro
 	if form && found&openai.SteersPriority != 0 && !a.SetsPriority && !c.class.SetsPriority {
 		return false, priorityForbidden()
 	}
-	if found&openai.SteersEvents != 0 {
+	if found&openai.SteersEvents != 0 || in.Header != nil && len(in.Header(sessionHeader)) > openai.MaxEventText {
 		return false, reportForbidden()
 	}
 	if found&openai.SteersTransfer != 0 && !a.SetsTransfer && !c.class.SetsTransfer {
