@@ -155,7 +155,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	}
 	chain := tokenizer.Chain{Root: v.root(r), BlockTokens: v.spec.BlockTokens}
 	switch {
-	case r.Embeds || r.Multimodal || r.Stateful:
+	case r.Embeds || r.Multimodal || r.Stateful || isPadded(r):
 		return prompt{err: errContent}
 	case exact.AdaptersUnreported && v.identity(r.Model) != v.spec.Model, exact.SaltsUnreported && r.CacheSalt != "":
 		return prompt{err: errIdentity}
@@ -197,7 +197,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 			return prompt{err: err}
 		}
 	}
-	if r.Route == openai.Embeddings {
+	if r.Route == openai.Embeddings && len(r.Prompts) == 0 { // of messages
 		return prompt{err: errRoute}
 	}
 	if v.spec.Policy.EngineTokens == "Never" || p.options.Renderer == nil || v.spec.Tokenizer.Type == "None" {
@@ -214,6 +214,15 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 		out.err = err // why the prompt is not made here, as it is for other requests of the route
 	}
 	return out
+}
+
+// isPadded reports whether the engine pads the prompts to a length that is not known here, as far as the request's fields are known.
+func isPadded(r *openai.Request) bool {
+	if r.Route != openai.Embeddings {
+		return false
+	}
+	padding, known := r.Raw("padding")
+	return !known || padding != nil && string(padding) != `"do_not_pad"`
 }
 
 // onlyEngines reports whether only engines know the prompts of a request's route, unless they are proven (Exact.APIs).

@@ -36,29 +36,29 @@ var embeddings = []shape{
 	{name: "embeddings with a salt", byMetrics: true, body: embedded(object{"cache_salt": "s"})},
 }
 
-// TestEmbeddingsAreFollowed: an engine with a model of embeddings finds what the picker predicts.
+// TestEmbeddingsAreFollowed: an engine with a model of embeddings finds what the picker predicts, whether the picker makes the ids or
+// asks for them. That engine has no route that renders, and none that serves a text or a chat.
 func TestEmbeddingsAreFollowed(t *testing.T) {
 	needWholeRun(t)
 	engines := startEngines(t, engineConfig{flags: []string{"--runner", "pooling", "--convert", "embed"}})
-	p := startPicker(t, engines, pickerConfig{files: true, partly: true})
-	p.until("events are synced", func() error { return p.conditionsAreTrue("EventsSynced") })
-	if err := within(patience, p.ready); err != nil {
-		verdict(t, err)
-	}
-	for _, s := range embeddings {
-		t.Run(s.name, func(t *testing.T) {
-			if s.since != "" && !atLeast(s.since) {
-				t.Skipf("vLLM %s takes no such request", run.release)
+	for _, c := range configurations {
+		t.Run(c.name, func(t *testing.T) {
+			p := startPicker(t, engines, pickerConfig{files: c.files})
+			for _, s := range embeddings {
+				t.Run(s.name, func(t *testing.T) {
+					if s.since != "" && !atLeast(s.since) {
+						t.Skipf("vLLM %s takes no such request", run.release)
+					}
+					body := s.body
+					s.body = func(id string, turn int) request {
+						r := body(id, turn)
+						r.shape = s.name
+						return r
+					}
+					verdict(t, p.judgeShape(s, "embedded "+c.name))
+				})
 			}
-			reason, _ := known(t.Name())
-			p.uncounted = reason != ""
-			body := s.body
-			s.body = func(id string, turn int) request {
-				r := body(id, turn)
-				r.shape = s.name
-				return r
-			}
-			verdict(t, p.judgeShape(s, "embedded"))
+			verdict(t, p.conditionsAreTrue("TokensExact"))
 		})
 	}
 }

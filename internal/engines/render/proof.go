@@ -15,7 +15,8 @@ import (
 // by them. The request is small: one token, with return_token_ids, and enable_response_messages for Responses. If the
 // engine's render routes are not open, the engine serves the request, because /tokenize does not know all fields that
 // change a prompt; /tokenize is the last resort, for engines that serve the request and do not return its ids (before vLLM
-// 0.10.2). No answer to a Messages request has ids: only their number is known, from its usage.
+// 0.10.2), and for those that generate nothing and so have no route to serve it by. No answer to a Messages request has ids: only
+// their number is known, from its usage.
 func (c *Client) Proof(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
 	select {
 	case c.slots <- struct{}{}:
@@ -46,7 +47,7 @@ func (c *Client) Proof(ctx context.Context, ep *endpoint.Endpoint, route openai.
 	return out, nil
 }
 
-// errNoIDs: the engine has served the request without returning the ids of its prompt.
+// errNoIDs: the engine has served the request without returning the ids of its prompt, or has no such route.
 var errNoIDs = errors.New("the answer has no ids of its prompt")
 
 // serve lets the engine serve the request.
@@ -56,6 +57,8 @@ func (c *Client) serve(ctx context.Context, m *memory, ep *endpoint.Endpoint, ro
 		switch {
 		case (route == openai.Messages || route == openai.Responses) && doesNotServe(status, answer):
 			return ErrUnsupported // which says nothing about chats
+		case status == http.StatusNotFound && !aboutModel(answer):
+			return errNoIDs // its model generates nothing
 		case status != http.StatusOK:
 			return &StatusError{status, messageOf(answer)}
 		}

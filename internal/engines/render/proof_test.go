@@ -33,6 +33,11 @@ func TestAProofTakesTheMostExactRoute(t *testing.T) {
 		"tokenized by an engine that does not tell what it has served": {
 			map[string]answer{served: {200, `{"choices":[{}]}`}, "/tokenize": {200, `{"tokens":[6]}`}},
 			Answer{IDs: []uint32{6}, Source: Tokenized}, nil, 0, []string{chatRender, served, "/tokenize"}},
+		"tokenized by an engine that generates nothing": {
+			map[string]answer{served: {404, routeAbsent}, "/tokenize": {200, `{"tokens":[6]}`}},
+			Answer{IDs: []uint32{6}, Source: Tokenized}, nil, 0, []string{chatRender, served, "/tokenize"}},
+		"a model that is not served": {map[string]answer{served: {404, `{"error":{"message":"The model does not exist.","type":"NotFoundError","code":404}}`}, "/tokenize": {200, `{"tokens":[6]}`}},
+			Answer{}, nil, 404, []string{chatRender, served}},
 		"a refusal is the answer": {map[string]answer{chatRender: {403, routeClosed}, served: {400, `{}`}, "/tokenize": {200, `{"tokens":[6]}`}},
 			Answer{}, nil, 400, []string{chatRender, served}},
 		"an engine in trouble": {map[string]answer{chatRender: {403, routeClosed}, served: {503, `{}`}}, Answer{}, nil, 503, []string{chatRender, served}},

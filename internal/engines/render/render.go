@@ -218,6 +218,9 @@ func (e *lackError) Error() string { return "no render route" }
 // render asks a render route. lack is why it does not answer, if it does not.
 func (c *Client) render(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte,
 	apiKey string) (out Answer, lack Lack, err error) {
+	if route == openai.Embeddings { // no release has a render route for it
+		return Answer{}, Absent, nil
+	}
 	if lack := c.lack(ep, route, time.Now()); lack != LacksNothing {
 		return Answer{}, lack, nil
 	}

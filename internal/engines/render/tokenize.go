@@ -108,7 +108,7 @@ func tokenizeRequests(ctx context.Context, route openai.Route, body []byte, lack
 			return nil, err
 		}
 		route = openai.ChatCompletions
-	case route != openai.Completions && route != openai.ChatCompletions:
+	case route != openai.Completions && route != openai.ChatCompletions && route != openai.Embeddings:
 		return nil, beyond("/v1/" + route.String())
 	}
 	if err := openai.Parse(route, body, parsed); err != nil {
@@ -152,6 +152,8 @@ func textQuestions(parsed *openai.Request, fields map[string]json.RawMessage) (a
 		return nil, ErrPrompts
 	case isSet(fields["suffix"]): // part of the prompt of models that fill in the middle, from vLLM 0.31 on
 		return nil, beyond("suffix")
+	case parsed.Route == openai.Embeddings && isSet(fields["padding"]):
+		return nil, beyond("padding")
 	}
 	for _, p := range parsed.Prompts {
 		ask := map[string]any{"model": parsed.Model, "prompt": p.Text}

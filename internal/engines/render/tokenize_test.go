@@ -39,6 +39,8 @@ func TestTheTokenizerIsAskedWhatItKnows(t *testing.T) {
 		"a completion": {openai.Completions, `{"prompt":"a\n\u2028","model":"m","add_special_tokens":false,"n":2}`,
 			`{"model":"m","prompt":"a\n\u2028","add_special_tokens":false}`},
 		"a completion with a list of one": {openai.Completions, `{"prompt":["a"],"model":"m"}`, `{"model":"m","prompt":"a"}`},
+		"an input of embeddings": {openai.Embeddings, `{"input":"a","model":"m","add_special_tokens":false,"dimensions":8,"padding":null}`,
+			`{"model":"m","prompt":"a","add_special_tokens":false}`},
 		"messages are the chat that they stand for": {openai.Messages, `{"model":"m","max_tokens":3,"system":[{"type":"text","text":"s"}],"output_config":{"effort":"low"},
 			"tools":[{"name":"f","input_schema":{}}],"stream":true,"cache_salt":"x","chat_template_kwargs":{"a":1},"messages":[{"role":"user","content":"a<b\u00e9"},
 			{"role":"assistant","content":[{"type":"thinking","thinking":"t"},{"type":"tool_use","id":"1","name":"f","input":{"x":[1.50,"ü"]}}]},
@@ -59,14 +61,15 @@ func TestTheTokenizerIsAskedWhatItKnows(t *testing.T) {
 			if err := json.Unmarshal([]byte(tc.want), &want); err != nil {
 				t.Fatal(err)
 			}
-			if err := json.Unmarshal([]byte(e.asked[1].Body), &got); err != nil {
-				t.Fatalf("asked %q: %v", e.asked[1].Body, err)
+			asked := e.asked[len(e.asked)-1]
+			if err := json.Unmarshal([]byte(asked.Body), &got); err != nil {
+				t.Fatalf("asked %q: %v", asked.Body, err)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			if e.asked[1].Auth != "" {
-				t.Errorf("sent %q without a key", e.asked[1].Auth)
+			if asked.Auth != "" {
+				t.Errorf("sent %q without a key", asked.Auth)
 			}
 		})
 	}
