@@ -164,6 +164,9 @@ type legState struct {
 	leg     Leg
 	splits  bool
 	handoff handoff
+	// relays: a sidecar of the endpoint that decodes sends both legs. first is then the decision for the first one.
+	relays  bool
+	first   *Decision
 	coming  *member
 	accused *pair
 	// plans of the scratch; nil where no plans were made. compared is the record of them, after the first decision of a request.
@@ -198,13 +201,7 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	}
 	probe := v.rank(s, question, now)
 	if v.roles && state.leg == Whole {
-		first := v.members[s.index[s.order[0]]]
-		if split, probes := p.plan(v, s, state, now); split {
-			if probe {
-				first.circuit.GiveUp() // it is not asked after all
-			}
-			probe = probes
-		}
+		probe = p.split(v, s, state, probe, now)
 	}
 	state.steps.end(StepScore, p.now)
 
