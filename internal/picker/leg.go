@@ -119,7 +119,8 @@ type handoff struct {
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
-	// compared is the record of the plans.
+	// split: a hand-off was planned for this decision or for one before. compared is the record of the plans, if decisions are logged.
+	split    bool
 	compared *decisionlog.Plan
 	// loaded: the endpoint that was to load the blocks has generated a token, so that later failures
 	// have nothing to do with the hand-off.
@@ -358,7 +359,8 @@ func (p *transferPrice) learn(tokens int, seconds float64) {
 func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pickState, in *Request) prompt {
 	if !in.HandedOver {
 		if in.Again != nil {
-			state.accused, state.compared = in.Again.handoff.accused, in.Again.handoff.compared
+			before := &in.Again.handoff
+			state.accused, state.handedBefore, state.compared = before.accused, before.split, before.compared
 		}
 		state.relays = in.Relays && v.spec.Policy.Handoffs.Sidecar
 		state.splits = v.roles && (in.Splits || state.relays) && splittable(in, &s.request)
@@ -374,7 +376,7 @@ func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pick
 
 // takeOver begins the DecodeLeg of a request with what the decision before has kept.
 func (state *pickState) takeOver(before *Decision) {
-	state.leg, state.handoff, state.compared = DecodeLeg, before.handoff, before.handoff.compared
+	state.leg, state.handoff, state.handedBefore, state.compared = DecodeLeg, before.handoff, true, before.handoff.compared
 	if state.handoff.leg == PrefillLeg {
 		state.handoff.from = before.Target()
 	}
@@ -382,7 +384,7 @@ func (state *pickState) takeOver(before *Decision) {
 
 // describeLeg fills in what a decision has as a leg of a request. Its keys are known.
 func (d *Decision) describeLeg(s *scratch, state *pickState) {
-	d.handoff.leg, d.handoff.compared = state.leg, state.compared
+	d.handoff.leg, d.handoff.split, d.handoff.compared = state.leg, state.handedBefore || state.leg != Whole, state.compared
 	switch {
 	case state.leg == PrefillLeg && state.relays:
 		d.handoff.relayed, d.handoff.planned = true, state.coming
@@ -390,7 +392,9 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 		kept := state.prompt
 		kept.keys, kept.former, kept.ids = d.keys, slices.Clone(state.former), nil
 		d.handoff.prompt, d.handoff.coming, d.handoff.planned = &kept, state.coming, state.coming
-		d.handoff.compared = state.plans.record(d.view)
+		if state.logs {
+			d.handoff.compared = state.plans.record(d.view)
+		}
 		state.coming.coming.Add(1)
 	case state.leg == DecodeLeg:
 		first := d.view.members[s.index[s.order[0]]]
