@@ -26,15 +26,16 @@ var crossings = map[v1alpha1.IslandCrossing]picker.Crossing{
 
 // handoffSpec translates which requests are handed over between endpoints.
 func handoffSpec(d *v1alpha1.Disaggregation) picker.HandoffSpec {
+	spec := picker.HandoffSpec{UncachedTokens: int(d.UncachedTokens), Sidecar: d.Sidecar == v1alpha1.SidecarLLMD}
 	switch d.Type {
 	case v1alpha1.DisaggregationThreshold:
-		return picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: int(d.UncachedTokens)}
+		spec.Rule = picker.HandoffAbove
 	case v1alpha1.DisaggregationNever:
-		return picker.HandoffSpec{Rule: picker.HandoffNever}
+		spec.Rule = picker.HandoffNever
 	case v1alpha1.DisaggregationCost:
-		return picker.HandoffSpec{Rule: picker.HandoffByCost}
+		spec.Rule = picker.HandoffByCost
 	}
-	return picker.HandoffSpec{Rule: picker.HandoffOff}
+	return spec
 }
 
 // Policy translates a policy, which must have been admitted: all defaults are in it. It fails for what this version

@@ -71,6 +71,9 @@ func TestPoliciesAreTranslated(t *testing.T) {
 				ChunkBytes: 128, MaxChunks: 7, ChunksPerEndpoint: 8, QueueWeight: 1, KVWeight: 5}})},
 		"no hand-offs":      {"disaggregation: {type: Never}", named(func(p *picker.PolicySpec) { p.Handoffs.Rule = picker.HandoffNever })},
 		"hand-offs by cost": {"disaggregation: {type: Cost}", named(func(p *picker.PolicySpec) { p.Handoffs.Rule = picker.HandoffByCost })},
+		"hand-offs by a sidecar": {"disaggregation: {type: Cost, sidecar: LLMD}", named(func(p *picker.PolicySpec) {
+			p.Handoffs = picker.HandoffSpec{Rule: picker.HandoffByCost, Sidecar: true}
+		})},
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},

@@ -75,6 +75,9 @@ func (t *Tracker) known(now time.Time) int { return t.inFlight + t.peerView(now)
 
 func (t *Tracker) releaseLeft(now time.Time) {
 	b := heap.Pop(&t.left).(*Booking)
+	if b.released { // its end was reported after all
+		return
+	}
 	t.endPrefill(b, now)
 	t.release(b)
 }

@@ -210,7 +210,7 @@ func (d *Decision) begin(i int) {
 		return
 	}
 	life := p.SpeculationMax
-	if !d.streamed && d.handoff.leg != PrefillLeg && !d.view.spec.NoEvents {
+	if !d.streamed && (d.handoff.leg != PrefillLeg || d.handoff.relayed) && !d.view.spec.NoEvents {
 		// The end of the prefill will not be reported. Predicted, with as much again for what the prediction misses.
 		life = min(life, 2*t.member.load.Predict(now, load.Work{})+time.Second)
 	}
@@ -270,6 +270,9 @@ func (d *Decision) endPrefill(now time.Time, announced *lastBlock) {
 	}
 	d.view.peers.Changed()
 	d.endSpeculation()
+	if d.handoff.relayed {
+		d.relayOver(now, announced != nil)
+	}
 	d.view.admission.look()
 }
 

@@ -41,7 +41,12 @@ func (d *Decision) failed(how failure) {
 		return
 	}
 	if (how == errored || how == late) && d.loading() { // that it could not load the blocks is mostly the fault of others
-		d.handoff.accused = &pair{d.handoff.from, &d.Targets[d.target]}
+		accused := &pair{d.handoff.from, &d.Targets[d.target]}
+		if d.handoff.first != nil { // the caller does not send it alone
+			d.blamePair(accused)
+		} else {
+			d.handoff.accused = accused
+		}
 		d.giveUpTrial()
 	} else {
 		d.probe = false
@@ -88,7 +93,7 @@ func (d *Decision) Full(limit openai.QueueLimit) {
 	d.handoff.full = d.loading()
 	d.booking.Drop(now)
 	d.leaveTarget(now)
-	if d.elsewhere {
+	if d.elsewhere || d.handoff.full && d.handoff.first != nil { // it can be the queue of either endpoint
 		return
 	}
 	var l load.View

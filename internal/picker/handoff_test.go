@@ -228,6 +228,58 @@ func TestHandoffsAreTriedAgainOneByOne(t *testing.T) {
 	}
 }
 
+// Of hand-offs that were compared at the same moment, one is tried, and the others are served alone because of it.
+func TestOneHandoffOfSeveralIsTried(t *testing.T) {
+	for name, fail := range map[string]func(from, to *member, now time.Time, policy *PolicySpec){
+		"the one that prefills with all": func(from, _ *member, now time.Time, policy *PolicySpec) {
+			from.gives.fail(0, now, policy.CircuitOpen)
+		},
+		"the pair": func(from, to *member, now time.Time, policy *PolicySpec) {
+			to.receives.fail(from.hash, now, policy.CircuitOpen)
+		},
+		"the one that prefills, in everything": func(from, _ *member, now time.Time, policy *PolicySpec) {
+			from.circuit.Fail(now, policy.CircuitFailures, policy.CircuitOpen, true)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+			v := p.named("default/m")
+			for range max(handoffFailures, v.spec.Policy.CircuitFailures) {
+				fail(v.members[0], v.members[1], c.Now(), &v.spec.Policy)
+			}
+			c.advance(v.spec.Policy.CircuitOpen + time.Second)
+			first, second := &plans{to: 1}, &plans{to: 1}
+			v.take(first, new(pickState), c.Now())
+			probed := v.members[0].circuit.Probed()
+			v.take(second, new(pickState), c.Now())
+			if first.why != PlanHandoff || second.why != PlanTried {
+				t.Errorf("one is %v, the other one %v", first.why, second.why)
+			}
+			if v.members[0].circuit.Probed() != probed {
+				t.Error("the second one has changed whose probe there is")
+			}
+		})
+	}
+}
+
+// A record of the plans is made only for a log.
+func TestHandoffsWithoutALogMakeNoRecord(t *testing.T) {
+	for _, percent := range []int{0, 1} {
+		spec := rolesSpec(t, above, endpoint.Prefill, endpoint.Decode)
+		spec.Policy.LogPercent = percent
+		p := New(Options{Now: newClock().Now, Decisions: new(memoryLog)})
+		if err := p.Apply([]Spec{spec}); err != nil {
+			t.Fatal(err)
+		}
+		d := splits(t, p, completion("m", 0, 500, true))
+		if made := d.handoff.compared != nil; made != (percent > 0) {
+			t.Errorf("%d %% of decisions are logged, and there is a record: %t", percent, made)
+		}
+		d.End(ClientGone)
+	}
+}
+
 func TestAnEndpointWithoutAConnectorIsAskedRarely(t *testing.T) {
 	for name, owed := range map[string]bool{"answers that ended by their length": true, "answers that ended otherwise": false} {
 		t.Run(name, func(t *testing.T) {

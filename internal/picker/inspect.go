@@ -65,7 +65,7 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	if !in.Unparsed {
 		state.prompt = p.promptOf(ctx, v, s, in.Body)
 	}
-	state.splits = splittable(in, &s.request)
+	state.splits = in.Splits && splittable(in, &s.request)
 	at, moment := v.place(s.request.Model), p.now()
 	if s.candidates = v.eligible(moment, &at, state.reach(v, moment), s); len(s.candidates) == 0 {
 		return nil, noEndpoint(v.spec.Name)

@@ -50,6 +50,8 @@ type HandoffSpec struct {
 	Rule HandoffRule
 	// UncachedTokens is the bound of HandoffAbove.
 	UncachedTokens int
+	// Sidecar: the endpoints that decode have a sidecar, which sends both legs of requests with a PrefillerHeader.
+	Sidecar bool
 }
 
 // HandoffOutcome is a result of a hand-off, or of one of its attempts.
@@ -72,12 +74,16 @@ const (
 	HandoffNoDecode
 	// HandoffClientGone: the client has left.
 	HandoffClientGone
+	// HandoffNotPrefilled: a sidecar was to send the first leg, and the endpoint that was to prefill has announced nothing.
+	HandoffNotPrefilled
 	numHandoffOutcomes int = iota
 )
 
 // String is the value of the metric label.
 func (o HandoffOutcome) String() string {
-	return [...]string{"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone"}[o]
+	return [...]string{
+		"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone", "not_prefilled",
+	}[o]
 }
 
 // NoDecoder is the outcome of a hand-off for which no endpoint to decode was picked.
@@ -113,13 +119,19 @@ type handoff struct {
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
-	// compared is the record of the plans.
+	// split: a hand-off was planned for this decision or for one before. compared is the record of the plans, if decisions are logged.
+	split    bool
 	compared *decisionlog.Plan
 	// loaded: the endpoint that was to load the blocks has generated a token, so that later failures
 	// have nothing to do with the hand-off.
 	loaded bool
 	// full: the present endpoint has refused the DecodeLeg because its queue is full, which is no failure.
 	full bool
+	// relayed: a sidecar sends the PrefillLeg. first is that leg, of a DecodeLeg whose sidecar sends it, and to is the endpoint whose
+	// DecodeLeg has answered, until it is known whether the relayed PrefillLeg has prefilled.
+	relayed bool
+	first   *Decision
+	to      *Target
 }
 
 // pair is the two endpoints of a hand-off.
@@ -151,6 +163,10 @@ func (d *Decision) blame() {
 		return
 	}
 	d.handoff.accused = nil
+	d.blamePair(a)
+}
+
+func (d *Decision) blamePair(a *pair) {
 	now, period := d.now(), d.view.spec.Policy.CircuitOpen
 	if a.from.member.gives.fail(a.to.member.hash, now, period) {
 		d.leftOut("Hand-offs from the endpoint fail: some or all of them are left out for a time", a.from)
@@ -168,7 +184,7 @@ func (d *Decision) leftOut(message string, t *Target) {
 // request that controls transfers itself is left alone. Some releases fail on a first leg that has to call a tool, because its
 // only token does not.
 func splittable(in *Request, r *openai.Request) bool {
-	return in.Splits && !in.Unparsed && !in.Light && (in.Route == openai.Completions || in.Route == openai.ChatCompletions) &&
+	return !in.Unparsed && !in.Light && (in.Route == openai.Completions || in.Route == openai.ChatCompletions) &&
 		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.CacheUnreported && !r.ForcesTool && !r.NoCacheRead &&
 		!r.Background && r.Steering&openai.SteersTransfer == 0
 }
@@ -230,12 +246,14 @@ func (d *Decision) endComing() {
 func (d *Decision) endLeg(outcome Outcome) {
 	d.endComing()
 	d.handoff.lease.release()
+	defer d.handoff.first.endRelay(outcome == Unreported)
 	switch {
 	case d.handoff.leg == Whole, d.handoff.loaded:
 	case outcome == ClientGone:
 		d.Handoff(HandoffClientGone)
 	case d.handoff.leg == DecodeLeg && outcome == Completed:
 		d.handedOver()
+	case d.handoff.first != nil && outcome != Failed: // it is not known, or the fault of the request
 	case d.handoff.leg == DecodeLeg:
 		d.handoffFailed()
 	}
@@ -250,11 +268,19 @@ func (d *Decision) handedOver() {
 		h := &d.handoff
 		h.loaded, h.prompt = true, nil
 		h.lease.release()
-		d.Handoff(HandoffCompleted)
-		to := d.Targets[d.target].member
-		h.from.member.gives.succeed(to.hash)
-		to.receives.succeed(h.from.member.hash)
+		if to := &d.Targets[d.target]; h.first != nil {
+			h.first.answeredBy(to)
+		} else {
+			d.completed(h.from, to)
+		}
 	}
+}
+
+// completed counts a hand-off that went well.
+func (d *Decision) completed(from, to *Target) {
+	d.Handoff(HandoffCompleted)
+	from.member.gives.succeed(to.member.hash)
+	to.member.receives.succeed(from.member.hash)
 }
 
 // handoffFailed counts an endpoint that has failed to load the blocks, unless its queue was full. d.mu is held.
@@ -267,7 +293,7 @@ func (d *Decision) handoffFailed() {
 
 // learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.
 func (d *Decision) learnTransfer(now time.Time) {
-	if h := &d.handoff; h.leg == DecodeLeg && d.streamed && !d.retried && d.first.IsZero() {
+	if h := &d.handoff; h.leg == DecodeLeg && h.first == nil && d.streamed && !d.retried && d.first.IsZero() {
 		d.view.handoffs.price.learn(h.tokens, (now.Sub(d.sent) - h.wait).Seconds())
 	}
 }
@@ -333,9 +359,11 @@ func (p *transferPrice) learn(tokens int, seconds float64) {
 func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pickState, in *Request) prompt {
 	if !in.HandedOver {
 		if in.Again != nil {
-			state.accused, state.compared = in.Again.handoff.accused, in.Again.handoff.compared
+			before := &in.Again.handoff
+			state.accused, state.handedBefore, state.compared = before.accused, before.split, before.compared
 		}
-		state.splits = v.roles && splittable(in, &s.request)
+		state.relays = in.Relays && v.spec.Policy.Handoffs.Sidecar
+		state.splits = v.roles && (in.Splits || state.relays) && splittable(in, &s.request)
 		return p.promptOf(ctx, v, s, in.Body)
 	}
 	state.takeOver(in.Again)
@@ -348,7 +376,7 @@ func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pick
 
 // takeOver begins the DecodeLeg of a request with what the decision before has kept.
 func (state *pickState) takeOver(before *Decision) {
-	state.leg, state.handoff, state.compared = DecodeLeg, before.handoff, before.handoff.compared
+	state.leg, state.handoff, state.handedBefore, state.compared = DecodeLeg, before.handoff, true, before.handoff.compared
 	if state.handoff.leg == PrefillLeg {
 		state.handoff.from = before.Target()
 	}
@@ -356,31 +384,42 @@ func (state *pickState) takeOver(before *Decision) {
 
 // describeLeg fills in what a decision has as a leg of a request. Its keys are known.
 func (d *Decision) describeLeg(s *scratch, state *pickState) {
-	d.handoff.leg, d.handoff.compared = state.leg, state.compared
-	switch state.leg {
-	case PrefillLeg:
+	d.handoff.leg, d.handoff.split, d.handoff.compared = state.leg, state.handedBefore || state.leg != Whole, state.compared
+	switch {
+	case state.leg == PrefillLeg && state.relays:
+		d.handoff.relayed, d.handoff.planned = true, state.coming
+	case state.leg == PrefillLeg:
 		kept := state.prompt
 		kept.keys, kept.former, kept.ids = d.keys, slices.Clone(state.former), nil
 		d.handoff.prompt, d.handoff.coming, d.handoff.planned = &kept, state.coming, state.coming
-		d.handoff.compared = state.plans.record(d.view)
+		if state.logs {
+			d.handoff.compared = state.plans.record(d.view)
+		}
 		state.coming.coming.Add(1)
-	case DecodeLeg:
+	case state.leg == DecodeLeg:
 		first := d.view.members[s.index[s.order[0]]]
 		d.handoff.prompt, d.handoff.planned, d.handoff.from = state.handoff.prompt, state.handoff.planned, state.handoff.from
-		d.handoff.lease = state.handoff.lease
+		d.handoff.lease, d.handoff.first = state.handoff.lease, state.first
 		d.handoff.tokens = s.lacking[s.order[0]]
 		d.handoff.wait = first.load.Predict(d.now(), load.Work{})
 		d.counted = false // its usage counts what it has loaded as found
 		first.stats.picks.Add(1)
-	case Whole:
+	default:
 		d.handoff.accused = state.accused
 	}
 }
 
 // reportsPrefill reports whether the end of the prefill shows, and is the time of a prefill: of streams by their first token,
-// and of a PrefillLeg by its answer. In a DecodeLeg it is the end of a transfer.
+// and of a PrefillLeg by its answer. In a DecodeLeg it is the end of a transfer. The answer to a relayed PrefillLeg is not shown; without
+// events it ends with the first token of the stream at the latest, and of other answers when it should be over.
 func (d *Decision) reportsPrefill() bool {
-	return d.handoff.leg == PrefillLeg || d.streamed && d.handoff.leg == Whole
+	switch {
+	case d.handoff.relayed: // by its events
+		return d.streamed && !d.view.spec.NoEvents
+	case d.handoff.leg == PrefillLeg:
+		return true
+	}
+	return d.streamed && d.handoff.leg == Whole
 }
 
 // addTo reports the hand-offs of a pool.

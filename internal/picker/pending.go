@@ -67,6 +67,13 @@ func (p *pending) remove(d *Decision) {
 	}
 }
 
+// has reports whether a decision is in it. d.mu is held.
+func (p *pending) has(d *Decision) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return d.entry.index != 0
+}
+
 // shorten moves a decision's deadline nearer, if it is there. d.mu is held.
 func (p *pending) shorten(d *Decision, deadline time.Time) {
 	p.mu.Lock()

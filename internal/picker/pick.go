@@ -106,6 +106,7 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
 	}
+	state.logs = p.logs(v)
 	if in.Light {
 		state.body, r.Prompts, r.Messages, r.System, r.Tools = nil, r.Prompts[:0], nil, nil, nil
 	} else if !in.Unparsed {
@@ -164,11 +165,16 @@ type legState struct {
 	leg     Leg
 	splits  bool
 	handoff handoff
+	// relays: a sidecar of the endpoint that decodes sends both legs. first is then the decision for the first one.
+	relays  bool
+	first   *Decision
 	coming  *member
 	accused *pair
-	// plans of the scratch; nil where no plans were made. compared is the record of them, after the first decision of a request.
-	plans    *plans
-	compared *decisionlog.Plan
+	// plans of the scratch; nil where no plans were made. After a decision for a hand-off (handedBefore), compared is the record of its
+	// plans if decisions are logged (logs).
+	plans              *plans
+	logs, handedBefore bool
+	compared           *decisionlog.Plan
 	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.
 	blocksUntil time.Time
 }
@@ -198,13 +204,7 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	}
 	probe := v.rank(s, question, now)
 	if v.roles && state.leg == Whole {
-		first := v.members[s.index[s.order[0]]]
-		if split, probes := p.plan(v, s, state, now); split {
-			if probe {
-				first.circuit.GiveUp() // it is not asked after all
-			}
-			probe = probes
-		}
+		probe = p.split(v, s, state, probe, now)
 	}
 	state.steps.end(StepScore, p.now)
 

@@ -44,7 +44,7 @@ type PlanChoice uint8
 const (
 	PlanHandoff    PlanChoice = iota // one endpoint prefills and another one decodes
 	PlanRule                         // the policy hands over nothing
-	PlanGateway                      // a gateway sends the request, and can send only one
+	PlanGateway                      // a gateway sends the request, and endpoints that decode have no sidecar for the first leg
 	PlanRequest                      // requests of this kind are never handed over
 	PlanShort                        // the endpoint that serves it alone lacks no more than a block
 	PlanThreshold                    // it lacks less than the policy's uncachedTokens
@@ -71,6 +71,23 @@ func (c PlanChoice) because() string {
 	return c.String()
 }
 
+// split plans a ranked request of a pool with roles. probe reports whether it probes the endpoint that is now the best.
+func (p *Picker) split(v *view, s *scratch, state *pickState, probe bool, now time.Time) bool {
+	first := v.members[s.index[s.order[0]]]
+	split, probes := p.plan(v, s, state, now)
+	if !split {
+		return probe
+	}
+	if probe {
+		first.circuit.GiveUp() // it is not asked after all
+	}
+	if state.leg != DecodeLeg {
+		return probes
+	}
+	v.receive(s, state, &s.question, now) // a sidecar sends the first leg
+	return v.rank(s, &s.question, now)
+}
+
 // plan decides whether a ranked request is handed over. If it is, the candidates for the first leg take the place of those
 // for the entire request in s, in order, and probe reports whether the request probes the first of them.
 func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (split, probe bool) {
@@ -81,7 +98,7 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 		first = p.scratch.Get().(*scratch)
 		defer p.release(first)
 		if v.weigh(w, s, first, state, now, true); w.why == PlanHandoff {
-			probe = v.take(w, now)
+			probe = v.take(w, state, now)
 		}
 	}
 	if !state.again {
@@ -92,25 +109,35 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 	}
 	state.coming = v.members[w.to]
 	state.leg = PrefillLeg
-	s.candidates, first.candidates = first.candidates, s.candidates
-	s.index, first.index = first.index, s.index
-	s.matches, first.matches = first.matches, s.matches
-	s.ignored, first.ignored = first.ignored, s.ignored
-	s.costs, first.costs = first.costs, s.costs
-	s.order, first.order = first.order, s.order
+	s.swapCandidates(first)
+	if state.relays {
+		p.relay(v, s, state, now)
+		s.swapCandidates(first)
+	}
 	return true, probe
+}
+
+// swapCandidates exchanges the candidates of two, and what is known of them.
+func (s *scratch) swapCandidates(with *scratch) {
+	s.candidates, with.candidates = with.candidates, s.candidates
+	s.index, with.index = with.index, s.index
+	s.matches, with.matches = with.matches, s.matches
+	s.ignored, with.ignored = with.ignored, s.ignored
+	s.costs, with.costs = with.costs, s.costs
+	s.order, with.order = with.order, s.order
 }
 
 // take asks the circuits of both endpoints for a hand-off, which is PlanTried if they let none through. probe reports whether it probes
 // the first one.
-func (v *view) take(w *plans, now time.Time) (probe bool) {
+func (v *view) take(w *plans, state *pickState, now time.Time) (probe bool) {
 	from, to := v.members[w.from], v.members[w.to]
 	ok, probe := from.circuit.Take(now, v.spec.Policy.CircuitFailures)
 	if !ok {
 		w.why = PlanTried
 		return false
 	}
-	if period := v.spec.Policy.CircuitOpen; !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
+	// A relayed leg is no probe: whether its endpoint has answered does not show.
+	if period := v.spec.Policy.CircuitOpen; probe && state.relays || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
 		if probe {
 			from.circuit.GiveUp()
 		}
@@ -150,7 +177,7 @@ func (v *view) weigh(w *plans, s, first *scratch, state *pickState, now time.Tim
 	first.order = policy.Rank(&s.question, first.candidates, first.costs, first.order, max(1, v.spec.Policy.Attempts))
 	w.first = first.order[0]
 	from := v.members[first.index[w.first]]
-	receives := v.receiver(s, w, from, now)
+	receives := v.receiver(s, w, from, state, now)
 	if w.receiver < 0 {
 		w.why = PlanNoDecode
 		return
@@ -186,7 +213,7 @@ func (v *view) staysAlone(rule *HandoffSpec, s *scratch, state *pickState) PlanC
 	switch {
 	case rule.Rule <= HandoffNever:
 		return PlanRule
-	case !state.splits && state.gateway != "":
+	case state.gateway != "" && (!rule.Sidecar || state.observed):
 		return PlanGateway
 	case !state.splits:
 		return PlanRequest
@@ -218,7 +245,7 @@ func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time, pr
 	}
 	n := 0
 	for c, i := range first.index {
-		if !v.takes(now, i, &first.candidates[c].Load, 1) || v.members[i].gives.leavesOut(0, now) {
+		if !v.takes(now, i, &first.candidates[c].Load, 1) || v.members[i].gives.leavesOut(0, now) || !state.canRelay(v, i) {
 			continue
 		}
 		first.candidates[n], first.index[n] = first.candidates[c], i
@@ -236,7 +263,7 @@ func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time, pr
 // receiver finds the candidate that a request is best handed over to by an endpoint, and returns what the hand-off and the wait
 // there cost, in seconds. w.receiver is -1 if there is none that has room. Strategies that do not count in seconds keep their first
 // choice.
-func (v *view) receiver(s *scratch, w *plans, from *member, now time.Time) (seconds float64) {
+func (v *view) receiver(s *scratch, w *plans, from *member, state *pickState, now time.Time) (seconds float64) {
 	w.loaded, w.loads = append(w.loaded, s.candidates...), s.question
 	v.load(&w.loads, w.loaded)
 	w.costs = resize(w.costs, len(w.loaded))
@@ -244,7 +271,7 @@ func (v *view) receiver(s *scratch, w *plans, from *member, now time.Time) (seco
 	w.scale.Score(&w.loads, w.loaded, costs)
 	w.receiver = -1
 	suits := func(c int) bool {
-		return v.handsOver(from, v.members[s.index[c]], now) && v.takes(now, s.index[c], &s.candidates[c].Load, s.needs())
+		return v.handsOver(from, v.members[s.index[c]], now) && state.canRelay(v, s.index[c]) && v.takes(now, s.index[c], &s.candidates[c].Load, s.needs())
 	}
 	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
 		if i := slices.IndexFunc(s.order, suits); i >= 0 {
@@ -289,7 +316,7 @@ func (v *view) receive(s *scratch, state *pickState, question *policy.Request, n
 	from := h.from.member
 	if !s.keep(func(c int) bool {
 		m := v.members[s.index[c]]
-		return m == h.planned || v.handsOver(from, m, now)
+		return m == h.planned || v.handsOver(from, m, now) && state.canRelay(v, s.index[c])
 	}) && !s.keep(func(c int) bool { return v.members[s.index[c]] != from }) {
 		v.takeWhole(state)
 		return

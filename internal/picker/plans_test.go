@@ -276,6 +276,27 @@ func BenchmarkPickWithRoles(b *testing.B) {
 	}
 }
 
+// BenchmarkHandoff is the cost of both picks for a request that is handed over, and behind a gateway.
+func BenchmarkHandoff(b *testing.B) {
+	for name, rule := range map[string]HandoffSpec{"proxy": above, "gateway": relayed} {
+		b.Run(name, func(b *testing.B) {
+			p := New(Options{})
+			if err := p.Apply([]Spec{rolesSpec(b, rule, endpoint.Prefill, endpoint.Prefill, endpoint.Decode, endpoint.Decode)}); err != nil {
+				b.Fatal(err)
+			}
+			body := completion("m", 0, 1024, true)
+			b.ReportAllocs()
+			for b.Loop() {
+				if rule.Sidecar {
+					relays(b, p, body).End(Failed)
+				} else {
+					next(b, p, body, splits(b, p, body)).End(Failed)
+				}
+			}
+		})
+	}
+}
+
 // TestAFailedHandoffIsShownAsOne: the plans of a request are those of its first decision, also when it is served alone after a failure.
 func TestAFailedHandoffIsShownAsOne(t *testing.T) {
 	c, log, seen := newClock(), new(memoryLog), &notes{all: true}

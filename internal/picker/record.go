@@ -39,9 +39,14 @@ func (s *sampler) takes(percent int) bool {
 	return n*int64(percent)/100 != (n-1)*int64(percent)/100
 }
 
+// logs reports whether some decisions of a pool are logged.
+func (p *Picker) logs(v *view) bool {
+	return p.options.Decisions != nil && v.spec.Policy.LogPercent > 0
+}
+
 // account begins the account of a decided request, if the request is logged or recorded; else it returns nil.
 func (p *Picker) account(v *view, d *Decision, s *scratch, question *policy.Request, state *pickState, decided time.Time) *account {
-	logged := p.options.Decisions != nil && v.logged.takes(v.spec.Policy.LogPercent)
+	logged := p.logs(v) && v.logged.takes(v.spec.Policy.LogPercent)
 	passed, shown := int64(0), false
 	if p.options.Recorder != nil {
 		passed, shown = p.options.Recorder.Wants(decided)
@@ -72,7 +77,7 @@ func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Reques
 		Cached: -1, Waited: milliseconds(state.waited),
 	}
 	a.shown.Model, a.shown.Distrusted, a.shown.Route = d.Model, d.Distrusted, d.routed.reason()
-	if state.plans != nil && state.compared == nil { // after a hand-off that failed, they are those of the decision before
+	if state.plans != nil && !state.handedBefore { // after a hand-off that failed, they are those of the decision before
 		a.shown.Plans = state.plans.explain(v)
 	}
 }

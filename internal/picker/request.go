@@ -28,6 +28,8 @@ type Request struct {
 	Again *Decision
 	// Splits: the caller can send the request to two endpoints, one after the other, if the decision is for a PrefillLeg.
 	Splits bool
+	// Relays: the caller can send the request to one endpoint only, with a PrefillerHeader if Decision.Prefiller has a value for it.
+	Relays bool
 	// HandedOver: the endpoint of Again, a PrefillLeg, has prefilled and holds the blocks. The pick is for the DecodeLeg.
 	// If Again is the DecodeLeg that followed, all its endpoints have refused it because their queues are full.
 	HandedOver bool

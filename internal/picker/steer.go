@@ -8,7 +8,7 @@ import "github.com/kvasir-dev/kvasir/internal/openai"
 var (
 	priorityHeaders = [...]string{"x-vllm-priority"}
 	transferHeaders = [...]string{
-		"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
+		PrefillerHeader, "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
 	}
 	// modelHeaders replace the body's model, on the routes of SageMaker (/invocations). The model that counts for a tenant's limits is
 	// the body's, and so is the one that the engine gets.
@@ -96,7 +96,7 @@ func (d *Decision) EachForeignHeader(f func(name string)) {
 			f(name)
 		}
 	}
-	if !a.SetsTransfer && !c.SetsTransfer {
+	if !a.SetsTransfer && !c.SetsTransfer || d.view.spec.Policy.Handoffs.Sidecar {
 		for _, name := range transferHeaders {
 			f(name)
 		}

@@ -141,7 +141,7 @@ admission:
 fallback: {attempts: 3}
 decisions: {logPercent: 0, answerHeaders: Never}
 streams: {commentSeconds: 5}
-disaggregation: {type: Threshold, uncachedTokens: 1000}
+disaggregation: {type: Threshold, uncachedTokens: 1000, sidecar: LLMD}
 `
 
 // strategies with members of their own, for the policy and for its shadow.

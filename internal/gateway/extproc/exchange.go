@@ -296,7 +296,7 @@ func (x *exchange) pick(in *picker.Request) bool {
 		x.refuse(request.Memory)
 		return false
 	}
-	in.ID, in.Gateway = x.id, x.gateway
+	in.ID, in.Gateway, in.Relays = x.id, x.gateway, !x.silent && !in.Guessed
 	in.Uncached = in.Uncached || !openai.Computes(x.head.get(":method"), x.head.path())
 	in.Header, in.Pool, in.Remote, in.Observed = x.head.get, x.server.options.Pool, true, x.silent
 	if x.subset != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"mime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,6 +27,11 @@ func (h head) get(name string) string {
 		}
 	}
 	return ""
+}
+
+// has reports whether there is a header of a lower-case name, of any value: the first of several can be empty.
+func (h head) has(name string) bool {
+	return slices.ContainsFunc(h, func(v *core.HeaderValue) bool { return strings.EqualFold(v.GetKey(), name) })
 }
 
 // each calls f with every name, in lower case.

@@ -49,13 +49,13 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	} else if !own {
 		m.RemoveHeaders = append(m.RemoveHeaders, "authorization")
 	}
-	if !own && x.head.get(picker.APIKeyHeader) != "" {
+	if !own && x.head.has(picker.APIKeyHeader) {
 		m.RemoveHeaders = append(m.RemoveHeaders, picker.APIKeyHeader)
 	}
 	if x.body.changed && x.head.get("content-length") != "" {
 		put(m, "content-length", strconv.Itoa(x.body.size))
 	}
-	if d.CountsTokens() && x.head.get("accept-encoding") != "" {
+	if d.CountsTokens() && x.head.has("accept-encoding") {
 		m.RemoveHeaders = append(m.RemoveHeaders, "accept-encoding")
 	}
 	if x.span != nil {
@@ -65,8 +65,13 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if model != "" {
 		put(m, picker.InvokedModelHeader, model)
 	}
+	prefiller := d.Prefiller()
+	if prefiller != "" {
+		put(m, picker.PrefillerHeader, prefiller)
+	}
 	d.EachForeignHeader(func(name string) {
-		if x.head.get(name) != "" && (name != picker.InvokedModelHeader || model == "") {
+		isSet := name == picker.InvokedModelHeader && model != "" || name == picker.PrefillerHeader && prefiller != ""
+		if !isSet && x.head.has(name) {
 			m.RemoveHeaders = append(m.RemoveHeaders, name)
 		}
 	})
@@ -85,7 +90,7 @@ func (x *exchange) inject(m *pb.HeaderMutation) {
 		put(m, name, value)
 		state = state || name == "tracestate"
 	})
-	if !state && x.head.get("tracestate") != "" { // of a context that cannot be read
+	if !state && x.head.has("tracestate") { // of a context that cannot be read
 		m.RemoveHeaders = append(m.RemoveHeaders, "tracestate")
 	}
 }

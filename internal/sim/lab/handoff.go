@@ -87,6 +87,14 @@ func (s *sim) free(x *sent) {
 	}
 }
 
+// drop ends the first leg of a request whose second leg is refused. It does nothing for a request without a first leg.
+func (s *sim) drop(slot int) {
+	if first := s.live[slot]; first != nil {
+		s.live[slot] = nil
+		s.free(&sent{prefilled: &prefilled{first.pod, first.request}})
+	}
+}
+
 // computedBy is the request of the engine that has computed the prompt.
 func (x *sent) computedBy() *enginemodel.Request {
 	if x.prefilled != nil && x.decision.Leg() == picker.DecodeLeg {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,6 +70,40 @@ func TestHandoffsOfTheLabLoseNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A request whose second leg is refused leaves no blocks behind at the pod that has prefilled it.
+func TestARefusedSecondLegFreesTheBlocks(t *testing.T) {
+	c := apartConfig(t, "documents", picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 129})
+	if err := c.fill(); err != nil {
+		t.Fatal(err)
+	}
+	c.Workload = c.Workload.Fitting(c.longest())
+	s := &sim{Config: c}
+	if err := s.setUp(); err != nil {
+		t.Fatal(err)
+	}
+	prefills := func(x *sent) bool { return x != nil && x.decision.Leg() == picker.PrefillLeg }
+	for s.open > 0 && !slices.ContainsFunc(s.live, prefills) {
+		s.advance()
+	}
+	spec := *s.pickers[0].Feeds()[0].Spec
+	spec.Endpoints = slices.Clone(spec.Endpoints)
+	for i := range spec.Endpoints {
+		spec.Endpoints[i].Ready = i == 0 // none that decodes
+	}
+	if err := s.pickers[0].Apply([]picker.Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	for s.open > 0 {
+		s.advance()
+	}
+	if r := s.out.result(s); r.HandedOver == 0 || r.Shed == 0 {
+		t.Fatalf("%d handed over, %d refused", r.HandedOver, r.Shed)
+	}
+	if st := s.pods[0].engine.Stats(); st.UsedBlocks != 0 || st.Running+st.Waiting != 0 {
+		t.Errorf("the pod that prefills, at the end: %+v", st)
 	}
 }
 

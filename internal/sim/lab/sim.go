@@ -381,7 +381,7 @@ func (r *Request) header(name string) string {
 func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came time.Duration) {
 	before := s.live[i] // of a request that is handed over
 	if err != nil {
-		s.free(before)
+		s.drop(i)
 		s.refuse(i, err)
 		return
 	}
@@ -390,6 +390,7 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 	e := s.pods[pod]
 	if x.request, err = e.engine.NewRequest(s.leg(x, before, s.spec(i, prompt))); err != nil {
 		d.End(picker.Rejected)
+		s.drop(i)
 		s.out.shed()
 		s.over(i)
 		return
