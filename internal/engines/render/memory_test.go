@@ -2,8 +2,11 @@ package render
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -169,5 +172,82 @@ func TestLongEarlyAnswersHaveRoom(t *testing.T) {
 			t.Fatalf("%.20s: %d ids, %v", text, len(got.IDs), err)
 		}
 		got.Release()
+	}
+}
+
+// TestQuestionsDrawOnTheRoom: what is made of requests for /tokenize takes several times their bytes, most where they have many fields.
+// Requests beyond the room are not asked about; requests of ordinary size are, and everything is given back.
+func TestQuestionsDrawOnTheRoom(t *testing.T) {
+	room := budget.NewRoom(4 << 20)
+	long, many := strings.Repeat("x", 400<<10), strings.Repeat(`,"x":1`, 10_000)
+	for name, tc := range map[string]struct {
+		body string
+		full bool
+	}{
+		"small":       {chatBody, false},
+		"long prompt": {`{"model":"m","messages":[{"role":"user","content":"` + long[:100<<10] + `"}]}`, false},
+		"too long":    {`{"model":"m","messages":[{"role":"user","content":"` + long + `"}]}`, true},
+		"many fields": {`{"model":"m","messages":[]` + many + `}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &engine{answers: map[string]answer{chatRender: {403, routeClosed}, "/tokenize": {200, `{"tokens":[1]}`}}}
+			ep := start(t, e)
+			c := newClient(t, Options{Room: room})
+			got, err := c.Tokens(t.Context(), ep, openai.ChatCompletions, []byte(tc.body), "")
+			if full := errors.Is(err, ErrFull); full != tc.full || !full && err != nil {
+				t.Errorf("got %v", err)
+			}
+			if asked := slices.Contains(e.paths(), "/tokenize"); asked == tc.full {
+				t.Errorf("asked: %t", asked)
+			}
+			if err == nil {
+				got.Release()
+			}
+			if n := room.Held(); n != 0 {
+				t.Errorf("%d bytes are left", n)
+			}
+		})
+	}
+}
+
+// TestQuestionsTakeWhatIsCounted: no request makes its questions take more than is drawn on the room for it.
+func TestQuestionsTakeWhatIsCounted(t *testing.T) {
+	const size = 256 << 10
+	var fields strings.Builder
+	for i := 0; fields.Len() < size; i++ {
+		fmt.Fprintf(&fields, `,"%x":1`, i)
+	}
+	for name, tc := range map[string]struct {
+		route openai.Route
+		body  string
+	}{
+		"fields":     {openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"a"}]` + fields.String() + `}`},
+		"arguments":  {openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"a"}],"reasoning_effort":"low","chat_template_kwargs":{"a":1` + fields.String() + `}}`},
+		"escapes":    {openai.Completions, `{"model":"m","prompt":"` + strings.Repeat(`\u0001`, size/6) + `"}`},
+		"text":       {openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", size) + `"}]}`},
+		"separators": {openai.Completions, `{"model":"m","prompt":"` + strings.Repeat("\u2028", size/3) + `"}`},
+		"numbers":    {openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"a"}],"x":[0` + strings.Repeat(",0", size/2) + `]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body, most := []byte(tc.body), uint64(0)
+			var before, after runtime.MemStats
+			for range 2 {
+				runtime.ReadMemStats(&before)
+				questions, err := tokenizeRequests(t.Context(), tc.route, body, SwitchedOff, new(openai.Request))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, q := range questions {
+					if _, err := encoded(q); err != nil {
+						t.Fatal(err)
+					}
+				}
+				runtime.ReadMemStats(&after)
+				most = max(most, after.TotalAlloc-before.TotalAlloc)
+			}
+			if most > uint64(questionCost(body)) {
+				t.Errorf("%d bytes are taken for a request of %d, and %d are counted", most, len(body), questionCost(body))
+			}
+		})
 	}
 }

@@ -78,8 +78,8 @@ type Options struct {
 	MaxAnswer int64
 	// Timeout bounds a question whose context has no deadline.
 	Timeout time.Duration
-	// Room is the memory that answers draw on; nil for no bound. Each engine has a share of it for all questions to it that are under
-	// way, and 256 KiB outside of it.
+	// Room is the memory that answers draw on, and questions that differ from the request; nil for no bound. Each engine has a share of it
+	// for all questions to it that are under way, and 256 KiB outside of it.
 	Room *budget.Room
 	// Dial makes connections; nil is the network's own. The network is "tcp" or "unix".
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

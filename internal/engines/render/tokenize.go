@@ -22,9 +22,18 @@ var chatFields = []string{"model", "messages", "tools", "chat_template", "chat_t
 // maxTokenized is how many prompts of one request are tokenized, one question each.
 const maxTokenized = 16
 
+// questionByte, questionField and questionEscape are the most that each byte, each field, and each character that is written as an escape
+// although it need not be one, take while questions are made of a request, in bytes.
+const questionByte, questionField, questionEscape = 10, 320, 40
+
 // tokenize asks /tokenize, once for each prompt. lack is why the render route does not answer.
 func (c *Client) tokenize(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string,
 	lack Lack) (Answer, error) {
+	cost := questionCost(body)
+	if err := m.take(cost); err != nil {
+		return Answer{}, err
+	}
+	defer m.put(cost)
 	var parsed openai.Request
 	questions, err := tokenizeRequests(ctx, route, body, lack, &parsed)
 	if err != nil {
@@ -46,6 +55,12 @@ func (c *Client) tokenize(ctx context.Context, m *memory, ep *endpoint.Endpoint,
 		}
 	}
 	return out, nil
+}
+
+// questionCost is the most that making the questions for a request takes, in bytes: its fields and texts are copied, and written again
+// with escapes. Each field has a colon, and U+2028 and U+2029, which are escaped, begin with the same two bytes.
+func questionCost(body []byte) int {
+	return questionByte*len(body) + questionField*bytes.Count(body, []byte(":")) + questionEscape*bytes.Count(body, []byte("\u2028"[:2]))
 }
 
 // tokenizeCut asks for the ids of one prompt, and cuts them as the request says: /tokenize does not know truncation.
@@ -71,13 +86,11 @@ func (c *Client) tokenizeCut(ctx context.Context, m *memory, ep *endpoint.Endpoi
 
 func (c *Client) tokenizeOne(ctx context.Context, m *memory, ep *endpoint.Endpoint, ask map[string]any,
 	apiKey string) (ids []uint32, err error) {
-	var question bytes.Buffer
-	e := json.NewEncoder(&question)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(ask); err != nil {
+	question, err := encoded(ask)
+	if err != nil {
 		return nil, fmt.Errorf("%w: writing the question: %w", ErrUnsupported, err)
 	}
-	err = c.post(ctx, m, ep, "/tokenize", question.Bytes(), apiKey, func(status int, answer []byte) error {
+	err = c.post(ctx, m, ep, "/tokenize", question, apiKey, func(status int, answer []byte) error {
 		if status != http.StatusOK {
 			return &StatusError{status, messageOf(answer)}
 		}
@@ -92,6 +105,15 @@ func (c *Client) tokenizeOne(ctx context.Context, m *memory, ep *endpoint.Endpoi
 		return m.keep(&Answer{IDs: ids})
 	})
 	return ids, err
+}
+
+// encoded is a question as it is sent.
+func encoded(question map[string]any) ([]byte, error) {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	err := e.Encode(question)
+	return text.Bytes(), err
 }
 
 // beyond is the error about a request that only a render route can answer.

@@ -31,6 +31,8 @@ const (
 	// quiet is how long an HTTP/2 connection can be silent before it is probed, and answerWithin how long it can take to
 	// answer the probe.
 	quiet, answerWithin = 15 * time.Second, 15 * time.Second
+	// maxUnread is how much of an answer over HTTP/2 is received before the client takes it, in bytes. The default is 4 MiB for each request.
+	maxUnread = 64 << 10
 	// maxKept is the most transports kept. There is one for each way that any pool has had its engines spoken to since
 	// the start; beyond it all are made again.
 	maxKept = 64
@@ -57,7 +59,7 @@ func Transport(base *http.Transport, w endpoint.Wire) *http.Transport {
 	switch {
 	case w.H2C:
 		base.Protocols.SetUnencryptedHTTP2(true)
-		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: answerWithin}
+		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: answerWithin, MaxReceiveBufferPerStream: maxUnread}
 	default:
 		base.Protocols.SetHTTP1(true)
 	}

@@ -15,8 +15,11 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -189,5 +192,44 @@ func TestIdleConnectionsEndBeforeEnginesCloseThem(t *testing.T) {
 				t.Errorf("%+v: %s asked for, %s kept, want %s", w, asked, got, want)
 			}
 		}
+	}
+}
+
+// TestEnginesCanSendLittleThatIsNotRead: an engine that speaks HTTP/2 is allowed to send little of an answer that nothing reads, so that a client
+// that takes nothing makes the picker hold no more than over HTTP/1.1.
+func TestEnginesCanSendLittleThatIsNotRead(t *testing.T) {
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	all, asked := transports(t), sync.WaitGroup{}
+	defer asked.Wait()
+	asked.Go(func() {
+		r := (&http.Request{Method: http.MethodGet, Header: http.Header{}, URL: &url.URL{Path: "/"}}).WithContext(t.Context())
+		answer, err := all.RoundTrip(r, &endpoint.Endpoint{Address: listener.Addr().String(), Wire: endpoint.Wire{H2C: true}})
+		if err == nil {
+			_ = answer.Body.Close()
+		}
+	})
+	conn, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil {
+		t.Fatal(err)
+	}
+	frame, err := http2.NewFramer(io.Discard, conn).ReadFrame()
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, ok := frame.(*http2.SettingsFrame)
+	if !ok {
+		t.Fatalf("the first frame is %v", frame.Header())
+	}
+	if n, ok := settings.Value(http2.SettingInitialWindowSize); !ok || n > maxUnread {
+		t.Errorf("the engine can send %d bytes of each answer that are not read, want %d", n, maxUnread)
 	}
 }
