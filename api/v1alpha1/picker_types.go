@@ -379,7 +379,7 @@ const (
 	GatewayDisabled GatewayMode = "Disabled"
 )
 
-// FailureMode defines what a gateway does when no picker answers.
+// FailureMode defines what happens to a request if what has to decide about it fails.
 //
 // +kubebuilder:validation:Enum=FailClose;FailOpen
 type FailureMode string

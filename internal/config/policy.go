@@ -1,11 +1,13 @@
 package config
 
 import (
+	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
@@ -39,8 +41,13 @@ func handoffSpec(d *v1alpha1.Disaggregation) picker.HandoffSpec {
 }
 
 // Policy translates a policy, which must have been admitted: all defaults are in it. It fails for what this version
-// does not have.
+// does not have, and for expressions that do not compile.
 func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
+	return policySpec(p, nil)
+}
+
+// policySpec is Policy. Hooks that are those of last are not compiled again.
+func policySpec(p *v1alpha1.RoutingPolicy, last *hooks.Spec) (picker.PolicySpec, field.ErrorList) {
 	s := &p.Spec
 	spec := picker.PolicySpec{
 		Name:              p.Name,
@@ -64,6 +71,7 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 		AsksUsage:         s.Decisions.StreamUsage != v1alpha1.StreamUsageAsRequested,
 		Admission:         admissionSpec(&s.Admission),
 		Handoffs:          handoffSpec(&s.Disaggregation),
+		Hooks:             hookSpec(s.Hooks),
 	}
 	spec.SessionIdle = seconds(s.Session.IdleSeconds)
 	for _, key := range s.Session.Keys {
@@ -106,7 +114,10 @@ func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
 	if _, err := policy.New(spec.Strategy); err != nil {
 		return spec, field.ErrorList{field.Invalid(field.NewPath("spec", "strategy", "type"), s.Strategy.Type, err.Error())}
 	}
-	return spec, nil
+	if last != nil && reflect.DeepEqual(spec.Hooks, *last) {
+		return spec, hookPriorities(s)
+	}
+	return spec, append(hookPriorities(s), hookErrors(&spec.Hooks)...)
 }
 
 func milliseconds(n int32) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -32,8 +32,8 @@ func kindOf(s *discoveryv1.EndpointSlice) string {
 func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	name := nameOf(p)
 	s := PolicyState{Object: p}
-	spec, errs := Policy(p)
 	last, good := n.last.policies[name]
+	spec, errs := policySpec(p, &last.Hooks)
 	for _, err := range errs {
 		s.Problems = append(s.Problems, n.problem(v1alpha1.KindRoutingPolicy, p, err, good))
 	}

@@ -42,6 +42,8 @@ type Record struct {
 	// without a route.
 	Route string `json:"route,omitempty"`
 	Asked string `json:"asked,omitempty"`
+	// Hooks are the outcomes of the policy's steps, by pool: namespace/pool step=applied other=skipped. It is empty without steps.
+	Hooks string `json:"hooks,omitempty"`
 	// Strategy that was applied, and where the prompt's ids came from.
 	Strategy string `json:"strategy"`
 	Tokens   string `json:"tokens"`
@@ -55,7 +57,7 @@ type Record struct {
 	Attempt  int    `json:"attempt"`
 
 	// Outcome is completed, client_gone, failed, rejected or unreported; or refused, by the picker, for Reason: the code of
-	// the answer. A request that was refused, or left while waiting in the picker, has no candidates.
+	// the answer. A request that a step has refused has no prompt: Input is 0. One that was refused, or left while waiting in the picker, has no candidates.
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
 	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not report it.

@@ -24,6 +24,8 @@ type Sources struct {
 	Pools func() []picker.PoolStats
 	// Routes is (*picker.Picker).Routes.
 	Routes func() []picker.RouteStats
+	// Hooks is (*picker.Picker).HookStats.
+	Hooks func() []picker.HookStats
 	// Events are the event streams of all pools.
 	Events func() []Stream
 	// Reports returns what reporters report about the endpoints of all pools.
@@ -210,7 +212,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		requests, tokenized, handoffs, plans, transferBase, transferToken, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs,
 		unindexed, strangers, eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
-		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks,
+		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks, hookSteps,
 	} {
 		out <- d
 	}
@@ -243,6 +245,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if c.sources.Routes != nil {
 		collectRoutes(out, c.sources.Routes())
+	}
+	if c.sources.Hooks != nil {
+		collectHooks(out, c.sources.Hooks())
 	}
 	if c.sources.Events != nil {
 		collectEvents(out, c.sources.Events())

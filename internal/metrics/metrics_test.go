@@ -24,6 +24,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/gateway/request"
+	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -74,6 +75,9 @@ func sources() Sources {
 	at := time.Unix(1_700_000_000, 500_000_000)
 	return Sources{
 		Pools: func() []picker.PoolStats { return []picker.PoolStats{pool, other} },
+		Hooks: func() []picker.HookStats {
+			return []picker.HookStats{{Namespace: "default", Pool: "llama", Step: "free", Outcomes: [hooks.NumOutcomes]int64{hooks.Applied: 3}}}
+		},
 		Routes: func() []picker.RouteStats {
 			return []picker.RouteStats{{
 				Namespace: "a", Name: "route", Requests: map[string]int64{"a/chat": 5},

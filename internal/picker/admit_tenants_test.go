@@ -146,7 +146,7 @@ func TestAClassCapsPriorities(t *testing.T) {
 	spec := queueing(t, 1).Policy.Admission
 	capped := &tenant.Class{Capped: true, MaxLevel: 0}
 	for asked, want := range map[string]int{"high": 0, "low": -10, "": 0} {
-		if level, _ := spec.priority(func(string) string { return asked }, capped); level != want {
+		if level, _ := spec.priority(asked, capped); level != want {
 			t.Errorf("%q is level %d, want %d", asked, level, want)
 		}
 	}

@@ -48,8 +48,9 @@ type Decision struct {
 	// Targets are the chosen endpoint and its ordered fallbacks.
 	Targets []Target
 
-	routed *Route // nil without a ModelRoute
-	facts  *Facts // nil where no use is recorded
+	routed *Route  // nil without a ModelRoute
+	hooked *hooked // nil without hooks
+	facts  *Facts  // nil where no use is recorded
 
 	view     *view
 	now      timeNow

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -12,7 +13,7 @@ import (
 // content.
 type Error struct {
 	// Status is 400 (cannot be read), 401 (unknown tenant), 403 (not this model), 404 (no such model), 413 (too large for the
-	// pool), 429 (too much) or 503 (no endpoint can serve it now).
+	// pool), 429 (too much), 503 (no endpoint can serve it now), or that of a step of the policy.
 	Status int
 	// Type and Code are those of the OpenAI API's error objects.
 	Type, Code string
@@ -82,6 +83,28 @@ const (
 	codeQueueFull      = "queue_full"
 	codeQueueTimeout   = "queue_timeout"
 )
+
+// CodeHook and CodeHookFailed are the codes of refusals by a step of the policy, and by its failure.
+const (
+	CodeHook       = "refused_by_policy"
+	CodeHookFailed = "policy_step_failed"
+)
+
+func hookRefused(by hooks.Refusal) *Error {
+	kind := "invalid_request_error"
+	switch by.Status {
+	case 429:
+		kind = "rate_limit_error"
+	case 503:
+		kind = "service_unavailable"
+	}
+	return &Error{Status: by.Status, Type: kind, Code: CodeHook, Message: by.Message}
+}
+
+func hookFailed() *Error {
+	return &Error{Status: 403, Type: "invalid_request_error", Code: CodeHookFailed,
+		Message: "A step of the policy could not be taken for this request, and the policy refuses such requests."}
+}
 
 func unknownTenant(header string) *Error {
 	message := "The API key is missing or not known."

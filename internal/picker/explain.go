@@ -38,6 +38,7 @@ func (d *Decision) Explains(asked string) bool {
 //	                           the chunks of the text that were routed there before, where the strategy matches these
 //	x-kvasir-prefill-endpoint  the pod/rank that has prefilled, if another one
 //	x-kvasir-attempt           which of the ordered endpoints has answered, from 1
+//	x-kvasir-hooks             the outcome of each step of the policy, by pool; only where there are steps
 //	x-kvasir-route             the ModelRoute, its rule from 0, the pool, and why this one; only where there is a route
 func (d *Decision) Explain(i int, put func(name, value string)) {
 	t := &d.Targets[i]
@@ -93,6 +94,9 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 		put("x-kvasir-prefill-endpoint", nameOf(h.from.Endpoint))
 	}
 	put("x-kvasir-attempt", strconv.Itoa(i+1))
+	if d.hooked != nil {
+		put("x-kvasir-hooks", d.hooked.String())
+	}
 	if r := d.routed; r != nil {
 		put("x-kvasir-route", r.String()+"; pool="+d.Namespace+"/"+d.Pool+"; "+r.Why())
 	}

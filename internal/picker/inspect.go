@@ -35,7 +35,13 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	in.Rename = func(r *openai.Request, model string) ([]byte, bool) {
 		return openai.ReplaceModel(nil, in.Body, r, model), true
 	}
-	v, err := p.read(p.current.Load(), in, &s.request)
+	pools, steps := p.current.Load(), (*hooked)(nil)
+	v, err := p.read(pools, in, &s.request)
+	if err == nil {
+		if v, steps, err = p.hook(pools, v, in, &s.request); err != nil {
+			return nil, steps.explained(err)
+		}
+	}
 	if err == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
 		err = tooLarge(v.spec.MaxRequestBody)
 	}
@@ -61,7 +67,7 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 		return nil, err
 	}
 	state := &pickState{header: in.Header, allow: allow, remote: in.Remote, unparsed: in.Unparsed, size: len(in.Body), body: in.Body,
-		prompt: prompt{err: errRoute}}
+		hooked: steps, prompt: prompt{err: errRoute}}
 	if !in.Unparsed {
 		state.prompt = p.promptOf(ctx, v, s, in.Body)
 	}
@@ -87,7 +93,7 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 		e.Plans = w.explain(v)
 	}
 	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
-	e.Route = in.Routing.describe(e.Model).reason()
+	e.Route, e.Hooks = in.Routing.describe(e.Model).reason(), steps.explain()
 	return e, nil
 }
 

@@ -3,6 +3,7 @@ package picker
 import (
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -31,6 +32,30 @@ func (p *Picker) read(s *snapshot, in *Request, r *openai.Request) (*view, error
 		return nil, UnknownModel(r.Model)
 	}
 	return v, nil
+}
+
+// find parses the request, finds the pool that serves it, and takes the steps of the pool's policy. It fails with an *Error.
+func (p *Picker) find(in *Request, s *scratch, start time.Time) (v *view, h *hooked, err error) {
+	pools, r := p.current.Load(), &s.request
+	if v, err = p.read(pools, in, r); err != nil {
+		return nil, nil, p.refusal(in, err)
+	}
+	if in.Again != nil {
+		return v, in.Again.hooked, nil
+	}
+	v, h, err = p.hook(pools, v, in, r)
+	h.count()
+	if err == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
+		err = tooLarge(v.spec.MaxRequestBody)
+	}
+	if err == nil {
+		return v, h, nil
+	}
+	if refusal := (*Error)(nil); h != nil && errors.As(err, &refusal) {
+		in.Facts.placed(v, in, r)
+		p.refusedByHooks(v, s, in, h, start, refusal)
+	}
+	return nil, nil, p.refusal(in, err)
 }
 
 // named is the model that a request is for, as far as a tenant's limits have to know; empty where it cannot be read.

@@ -54,14 +54,11 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 	defer p.release(s)
 	r := &s.request
 
-	v, err := p.read(p.current.Load(), in, r)
-	s.sequences = sequencesOf(r)
-	if err == nil && in.Again == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
-		err = tooLarge(v.spec.MaxRequestBody)
-	}
+	v, hooked, err := p.find(in, s, start)
 	if err != nil {
-		return nil, p.refusal(in, err)
+		return nil, err
 	}
+	s.sequences = sequencesOf(r)
 	in.Facts.placed(v, in, r)
 	ctx, cancel := in.Routing.bound(ctx, p.now())
 	defer cancel()
@@ -71,7 +68,7 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 	} else {
 		v.tally.recordArrival(start)
 		v.retries.recordArrival()
-		caller, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r), in.Routing.asked())
+		caller, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r), in.Routing.asked(), hooked)
 		if in.Facts.entered(v, &caller); err != nil {
 			return nil, p.withModels(in, err)
 		}
@@ -101,7 +98,7 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 	}
 
 	state := &pickState{
-		id: in.ID, routing: in.Routing, facts: in.Facts, dropsPriority: dropsPriority, salt: salt, invoked: invokedModel(in),
+		id: in.ID, routing: in.Routing, hooked: hooked, facts: in.Facts, dropsPriority: dropsPriority, salt: salt, invoked: invokedModel(in),
 		cutsUsage: in.CutsUsage, again: in.Again != nil, generates: in.Generates, steps: in.Steps, start: start,
 		header: in.Header, caller: caller, allow: allow, gateway: in.Gateway, remote: in.Remote,
 		unparsed: in.Unparsed, observed: in.Observed, size: len(in.Body), body: in.Body, prompt: prompt{err: errRoute},
@@ -133,6 +130,7 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 type pickState struct {
 	id        string
 	routing   *Routing // nil without a ModelRoute
+	hooked    *hooked  // nil without hooks
 	facts     *Facts   // nil where no use is recorded
 	again     bool     // it was picked for before
 	steps     *Steps
@@ -358,18 +356,21 @@ func (v *view) question(s *scratch, state *pickState, now time.Time) policy.Requ
 	if c := spec.Policy.Strategy; c.Type == policy.Rendezvous && c.Rendezvous.ByPrefix {
 		blocks = max(1, c.Rendezvous.PrefixTokens/spec.BlockTokens)
 	}
-	session := session(v.sessionKeys, state.header, state.body, r)
+	named := state.hooked.sessionHash()
+	if named == 0 {
+		named = session(v.sessionKeys, state.header, state.body, r)
+	}
 	out := policy.Request{
 		PromptTokens: state.total(),
 		BlockTokens:  spec.BlockTokens,
 		PrefixTokens: r.PrefixLen,
-		Session:      session,
+		Session:      named,
 		Prefix:       prefix(state.keys, blocks, r),
 		Credit:       spec.Policy.Credit,
 		ReloadRate:   spec.Policy.ReloadRate,
 	}
-	if session != 0 {
-		out.Home = v.homes.Get(session, now)
+	if named != 0 {
+		out.Home = v.homes.Get(named, now)
 	}
 	if state.tokens > 0 {
 		out.Blocks = state.usableBlocks(spec.BlockTokens)
@@ -417,7 +418,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		takesUsage: state.cutsUsage && !state.unparsed && r.TakesUsage, takesReport: state.cutsUsage && !state.unparsed && r.TakesReport,
 		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
-	d.routed, d.facts = state.routing.describe(r.Model), state.facts.kept()
+	d.routed, d.hooked, d.facts = state.routing.describe(r.Model), state.hooked, state.facts.kept()
 	d.describeLeg(s, state)
 	if !state.again {
 		d.charge(d.PromptTokens)

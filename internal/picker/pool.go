@@ -97,7 +97,8 @@ type view struct {
 
 	strategy policy.Policy
 	shadows  []*shadow
-	island   string // of this picker; empty without one
+	island   string     // of this picker; empty without one
+	hooks    *poolHooks // nil without steps
 	// sessionKeys are tried in order; homes is where the sessions' last requests went.
 	sessionKeys []SessionKey
 	homes       *routinghistory.Sessions
@@ -149,6 +150,9 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		v.strategy = old.strategy
 	} else if v.strategy, err = p.options.NewStrategy(spec.Policy.Strategy); err != nil {
 		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
+	}
+	if v.hooks, err = compileHooks(spec, old); err != nil {
+		return nil, err
 	}
 	v.sessionKeys = sessionKeys(&spec.Policy)
 	if old != nil && old.spec.Policy.SessionIdle == spec.Policy.SessionIdle {

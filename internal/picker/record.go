@@ -77,6 +77,7 @@ func (a *account) show(v *view, d *Decision, s *scratch, question *policy.Reques
 		Cached: -1, Waited: milliseconds(state.waited),
 	}
 	a.shown.Model, a.shown.Distrusted, a.shown.Route = d.Model, d.Distrusted, d.routed.reason()
+	a.shown.Hooks = d.hooked.String()
 	if state.plans != nil && !state.handedBefore { // after a hand-off that failed, they are those of the decision before
 		a.shown.Plans = state.plans.explain(v)
 	}
@@ -113,6 +114,7 @@ func (v *view) recordOf(salt decisionlog.Salt, s *scratch, question *policy.Requ
 		Pool: v.spec.Name, Model: s.request.Model, Strategy: string(v.spec.Policy.Strategy.Type), Tokens: state.source.String(), Cached: -1,
 		Candidates: []decisionlog.Candidate{},
 	}
+	r.Hooks = state.hooked.String()
 	if route := state.routing.describe(s.request.Model); route != nil {
 		r.Route, r.Asked = route.reason(), route.Asked
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
@@ -95,6 +96,8 @@ type PolicySpec struct {
 	ReloadRate [kvblock.NumTiers]float64
 	// SessionKeys are tried in order; the first one present names the session.
 	SessionKeys []SessionKey
+	// Hooks look at requests before an endpoint is chosen.
+	Hooks hooks.Spec
 	// SessionIdle is how long an idle session's last endpoint is remembered.
 	SessionIdle time.Duration
 	// TokenBudget bounds tokenizing in process; EngineTokenBudget bounds the question to an engine.

@@ -125,12 +125,12 @@ func (t *TenantsSpec) classOf(name string) *tenant.Class {
 
 // enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error, also where
 // resources are short and the request's priority is low. asked is the name by which a client asks a route for the model; empty
-// without a route.
-func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model, asked string) (c caller, err error) {
+// without a route. steps are what hooks have made of the request.
+func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model, asked string, steps *hooked) (c caller, err error) {
 	spec := &v.spec.Policy.Admission
 	c.name, c.class, err = spec.Tenants.identify(header)
 	if err == nil {
-		c.level, c.ttl = spec.priority(header, c.class)
+		c.level, c.ttl = spec.priority(steps.objective(header), c.class)
 		if c.level < 0 && short.Refuses(overload.LowPriority) {
 			err = lowPriority()
 		}
@@ -158,11 +158,11 @@ func (v *view) enter(short *overload.Manager, now time.Time, header func(string)
 	return c, nil
 }
 
-// priority is the level that a request asks for, as far as its class allows.
-func (a *AdmissionSpec) priority(header func(string) string, c *tenant.Class) (level int, ttl time.Duration) {
+// priority is the level of a name, or that of requests which name none, as far as a class allows.
+func (a *AdmissionSpec) priority(name string, c *tenant.Class) (level int, ttl time.Duration) {
 	p := a.Default
-	if asked, ok := a.Priorities[HeaderOf(header, ObjectiveHeader)]; ok {
-		p = asked
+	if named, ok := a.Priorities[name]; ok {
+		p = named
 	}
 	if c.Capped && p.Level > c.MaxLevel {
 		p.Level = c.MaxLevel

@@ -57,6 +57,7 @@ func Groups() map[string]Group {
 		"shadows and tiers":           shadowsAndTiers(),
 		"sessions":                    sessions(),
 		"admission":                   admission(),
+		"hooks":                       hooks(),
 		"fallback and decisions":      fallbackAndDecisions(),
 	}
 }

@@ -1,6 +1,9 @@
 package apicases
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 func targetsOfPolicies() Group {
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
@@ -107,6 +110,31 @@ func admission() Group {
 		"an origin without a scheme":        {Spec: of("allowedOrigins: [a.example]"), Want: "spec.admission.allowedOrigins[0]"},
 		"an origin with a path":             {Spec: of(`allowedOrigins: ["https://a.example/"]`), Want: "spec.admission.allowedOrigins[0]"},
 		"a class's models are not the same": {Spec: of("tenants: {" + tenants + ", classes: [{name: default, models: [a, a]}]}"), Want: "Duplicate"},
+	}}
+}
+
+func hooks() Group {
+	of := func(step string) string { return targets + "hooks: {steps: [" + step + "]}" }
+	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
+		"a step that refuses":         {Spec: of("{name: a, when: 'true', refuse: {message: 'no'}}")},
+		"a step that sets all":        {Spec: of("{name: a, model: m, priority: p, sessionExpression: tenant, costLimit: 1, failureMode: FailOpen}")},
+		"a step that does both":       {Spec: of("{name: a, model: m, refuse: {message: 'no'}}"), Want: "a step has either refuse"},
+		"a step that does nothing":    {Spec: of("{name: a, when: 'true'}"), Want: "a step has either refuse"},
+		"a step without a name":       {Spec: of("{model: m}"), Want: "name: Required value"},
+		"the name of a step":          {Spec: of("{name: A b, model: m}"), Want: "spec.hooks.steps[0].name"},
+		"a name twice":                {Spec: of("{name: a, model: m}, {name: a, model: n}"), Want: "Duplicate"},
+		"a refusal without a message": {Spec: of("{name: a, refuse: {status: 403}}"), Want: "message: Required value"},
+		"a refusal that is a success": {Spec: of("{name: a, refuse: {status: 200, message: 'no'}}"), Want: "spec.hooks.steps[0].refuse.status"},
+		"an expression that is empty": {Spec: of("{name: a, when: '', model: m}"), Want: "spec.hooks.steps[0].when"},
+		"an expression that is long":  {Spec: of("{name: a, when: '" + strings.Repeat("x", 1025) + "', model: m}"), Want: "spec.hooks.steps[0].when"},
+		"a limit of no cost":          {Spec: of("{name: a, model: m, costLimit: 0}"), Want: "spec.hooks.steps[0].costLimit"},
+		"a limit of much cost":        {Spec: of("{name: a, model: m, costLimit: 100001}"), Want: "spec.hooks.steps[0].costLimit"},
+		"a failure mode that is none": {Spec: of("{name: a, model: m, failureMode: FailClosed}"), Want: "spec.hooks.steps[0].failureMode"},
+		"what expressions read":       {Spec: targets + "hooks: {headers: [x-a], bodyFields: [max_tokens, user]}"},
+		"a header in upper case":      {Spec: targets + "hooks: {headers: [X-A]}", Want: "spec.hooks.headers[0]"},
+		"a pseudo-header":             {Spec: targets + "hooks: {headers: [':path']}", Want: "spec.hooks.headers[0]"},
+		"a field in a field":          {Spec: targets + "hooks: {bodyFields: ['a b']}", Want: "spec.hooks.bodyFields[0]"},
+		"hooks of nothing":            {Spec: targets + "hooks: {}", Want: "spec.hooks"},
 	}}
 }
 

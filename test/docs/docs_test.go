@@ -332,7 +332,7 @@ func TestTroubleshootingBeginsWithEveryCondition(t *testing.T) {
 // The places where the code of an error is written: as a field, as a constant, as a reason of a limit, and as an argument of the
 // functions that make errors.
 var (
-	errorCode  = regexp.MustCompile(`(?:[cC]ode: +|code[A-Z][A-Za-z]+ += |refusal\(Refused\w+, http\.Status\w+, |(?:unavailable|badGateway)\()"([a-z_]+)"`)
+	errorCode  = regexp.MustCompile(`(?:[cC]ode: +|[cC]ode[A-Z][A-Za-z]+ += |refusal\(Refused\w+, http\.Status\w+, |(?:unavailable|badGateway)\()"([a-z_]+)"`)
 	limitCodes = regexp.MustCompile(`return \[\.\.\.\]string\{"", ([^}]+)\}`)
 	codeRow    = regexp.MustCompile("(?m)^\\| ((?:`[a-z_]+`(?:, )?)+) \\| [0-9]{3}")
 )

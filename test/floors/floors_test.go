@@ -28,6 +28,7 @@ func init() {
 			"internal/sim/chat",
 			"internal/sim/enginemodel",
 			"internal/fault",
+			"internal/hooks",
 			"internal/kvblock",
 			"internal/kvevent",
 			"internal/kvindex",

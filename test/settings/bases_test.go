@@ -138,6 +138,11 @@ admission:
     secretRefs: [{name: tenants}]
     classes: [{name: default, weight: 1, maxPriority: high}, {name: other}]
     defaultClass: default
+hooks:
+  headers: [x-tier]
+  bodyFields: [user]
+  steps:
+  - {name: first, when: "true", model: m, priority: high, sessionExpression: "'a'", costLimit: 5, failureMode: FailOpen}
 fallback: {attempts: 3}
 decisions: {logPercent: 0, answerHeaders: Never}
 streams: {commentSeconds: 5}
@@ -169,9 +174,11 @@ func bases(t *testing.T) []base {
 		{pool: read(adoptedPool), policy: read("targetRefs: [{name: p}]")},
 		{pool: read(plainPool), policy: read(plainPolicy)},
 	}
-	for _, pool := range []string{certManagerPool, configMapPool, imagePool} {
+	for _, pool := range []string{certManagerPool, configMapPool} {
 		list = append(list, base{pool: read(pool), policy: read("targetRefs: [{name: p}]")})
 	}
+	list = append(list, base{pool: read(imagePool), policy: read(
+		"targetRefs: [{name: p}]\nhooks: {steps: [{name: a, when: 'false', refuse: {status: 403, message: denied}}]}")})
 	for _, s := range strategies {
 		list = append(list, base{pool: read(imagePool), policy: read("targetRefs: [{name: p}]\nstrategy: {" + s + "}\nshadow: [{name: s, strategy: {" + s + "}}]")})
 	}

@@ -314,8 +314,17 @@ func (p place) effectsWith(t *testing.T, value any) (string, error) {
 	return p.base.effects(t, p.kind, p.spec)
 }
 
+// enumValue is a value of an enum: a string or a number.
+func enumValue(t *testing.T, raw []byte) (value any) {
+	t.Helper()
+	if err := json.Unmarshal(raw, &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
 // candidates are other values of a field, not all within its limits.
-func candidates(name string, s *apiextensionsv1.JSONSchemaProps, present any) []any {
+func candidates(t *testing.T, name string, s *apiextensionsv1.JSONSchemaProps, present any) []any {
 	if value, ok := foreign[name]; ok {
 		return []any{value}
 	}
@@ -323,7 +332,7 @@ func candidates(name string, s *apiextensionsv1.JSONSchemaProps, present any) []
 	switch {
 	case len(s.Enum) > 0:
 		for _, raw := range s.Enum {
-			all = append(all, strings.Trim(string(raw.Raw), `"`))
+			all = append(all, enumValue(t, raw.Raw))
 		}
 	case s.XIntOrString:
 		all = []any{"128Mi", "2Gi", 2, "50%"}
@@ -342,7 +351,7 @@ func candidates(name string, s *apiextensionsv1.JSONSchemaProps, present any) []
 			all = append(all, int64(*s.Minimum), int64(*s.Minimum)+1)
 		}
 	case s.Type == "array":
-		for _, item := range candidates(name, s.Items.Schema, nil) {
+		for _, item := range candidates(t, name, s.Items.Schema, nil) {
 			list, _ := present.([]any)
 			all = append(all, append(slices.Clone(list), item))
 		}
@@ -394,7 +403,7 @@ func hasEffect(t *testing.T, f field, list []base, before []string) bool {
 		if !ok {
 			continue
 		}
-		for _, value := range candidates(at.name, f.schema, at.present()) {
+		for _, value := range candidates(t, at.name, f.schema, at.present()) {
 			if reflect.DeepEqual(value, at.present()) {
 				continue
 			}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -55,9 +54,9 @@ func comparisons(t *testing.T, f field, list []base) map[string]bool {
 		}
 		effects := map[string]string{}
 		for _, raw := range f.schema.Enum {
-			value := strings.Trim(string(raw.Raw), `"`)
+			value := enumValue(t, raw.Raw)
 			if after, err := at.effectsWith(t, value); err == nil {
-				effects[value] = after
+				effects[fmt.Sprint(value)] = after
 			}
 		}
 		values := slices.Sorted(maps.Keys(effects))

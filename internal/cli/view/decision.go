@@ -15,6 +15,9 @@ func Explanation(c *console.Console, e *api.Explanation) []string {
 	if e.Route != "" {
 		lines = append(lines, "By ModelRoute "+e.Route)
 	}
+	if e.Hooks != "" {
+		lines = append(lines, "Hooks: "+e.Hooks)
+	}
 	tokens := fmt.Sprintf("Prompt of %d tokens (%s)", e.PromptTokens, e.Tokens)
 	if e.TokensMissing != "" {
 		tokens += ", not exact: " + e.TokensMissing

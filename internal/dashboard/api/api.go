@@ -234,6 +234,8 @@ type Explanation struct {
 	Strategy  string `json:"strategy"`
 	// Route is the ModelRoute that led to the pool, its rule and why; empty without a route.
 	Route string `json:"route,omitempty"`
+	// Hooks are the outcomes of the policy's steps, by pool; empty without steps.
+	Hooks string `json:"hooks,omitempty"`
 	// Tokens is where the prompt's token ids came from; TokensMissing why they are not exact.
 	Tokens        string `json:"tokens"`
 	TokensMissing string `json:"tokensMissing,omitempty"`

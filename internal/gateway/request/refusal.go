@@ -25,6 +25,7 @@ const (
 	RefusedUnreadable = "unreadable"  // the body cannot be read as a request
 	RefusedModel      = "model"       // no endpoint serves the model
 	RefusedTenant     = "tenant"      // an unknown tenant, or one without the right
+	RefusedPolicy     = "policy"      // a step of the policy refuses it, or has failed
 	RefusedTooMuch    = "too_much"    // over the limits of the tenant, or no place in the pool's queue
 	RefusedNoEndpoint = "no_endpoint" // no endpoint can take the request now
 	RefusedClientGone = "client_gone" // the client left before the pick
@@ -36,7 +37,7 @@ const (
 var (
 	// GatewayReasons are all reasons for which extproc calls Refused.
 	GatewayReasons = []string{
-		RefusedPath, RefusedTooLarge, RefusedSlowBody, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant,
+		RefusedPath, RefusedTooLarge, RefusedSlowBody, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant, RefusedPolicy,
 		RefusedTooMuch, RefusedNoEndpoint, RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
 	}
 	// ProxyReasons are all reasons for which httpproxy does: it also reads the requests from the clients.
@@ -110,6 +111,9 @@ func RefusalOf(err error) *Refusal {
 
 // reasonOf is the reason of an error of the picker.
 func reasonOf(e *picker.Error) string {
+	if e.Code == picker.CodeHook || e.Code == picker.CodeHookFailed {
+		return RefusedPolicy
+	}
 	switch e.Status {
 	case http.StatusBadRequest:
 		return RefusedUnreadable

@@ -25,6 +25,11 @@ func TestErrorsOfThePickerHaveAReason(t *testing.T) {
 	if why := RefusalOf(&picker.Error{Status: 503, Code: picker.CodeOverloaded}); why.Reason != RefusedOverload {
 		t.Errorf("a shortage is %s", why.Reason)
 	}
+	for _, code := range []string{picker.CodeHook, picker.CodeHookFailed} {
+		if why := RefusalOf(&picker.Error{Status: 503, Code: code}); why.Reason != RefusedPolicy || !slices.Contains(GatewayReasons, RefusedPolicy) {
+			t.Errorf("%s is %s", code, why.Reason)
+		}
+	}
 	unknown := errors.New("x")
 	if why := RefusalOf(unknown); why.Reason != RefusedPick || why.Status != 500 || !errors.Is(why.Cause, unknown) {
 		t.Errorf("another error: %+v", why)

@@ -259,6 +259,20 @@ func TestAPolicyOfAnotherVersionIsInvalid(t *testing.T) {
 	}
 }
 
+// TestHooksThatDoNotCompileAreInvalid: the condition names the field, the step and the position.
+func TestHooksThatDoNotCompileAreInvalid(t *testing.T) {
+	w := newWorld(t, pool("m"), policy(t, "p", 1, `{targetRefs: [{name: m}], hooks: {steps: [{name: a, when: "tennant == ''", model: m}]}}`))
+	w.mustReconcile("p")
+	got := w.get("p")
+	if reasons(got) != "m: Invalid ResolvedRefs" {
+		t.Errorf("got %q", reasons(got))
+	}
+	const want = "spec.hooks.steps[0].when: Invalid value: \"tennant == ''\": step a: 1:1: undeclared reference to 'tennant'"
+	if message := got.Status.Ancestors[0].Conditions[0].Message; !strings.Contains(message, want) {
+		t.Errorf("the condition says %s", message)
+	}
+}
+
 func TestTheLoserIsToldTheWinner(t *testing.T) {
 	w := newWorld(t, pool("m"), policy(t, "p", 2, onM), policy(t, "q", 1, onM))
 	w.mustReconcile("p")
