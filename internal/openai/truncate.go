@@ -19,13 +19,18 @@ func (r *Request) AddsSpecial() bool {
 }
 
 // Truncate returns the part of a prompt's ids that the engine keeps. plain are the ids without special tokens, where Cuts and
-// KeepsSpecial; it is not read otherwise. ok is false if what the engine keeps is not known.
+// KeepsSpecial; it is not read otherwise. ok is false if what the engine keeps is not known. Without truncation_side, engines that
+// generate keep the end of the prompt, and others, which serve embeddings, its beginning (vllm/tokenizers/registry.py).
 func (r *Request) Truncate(ids, plain []uint32) (kept []uint32, ok bool) {
 	n, special := r.TruncatePrompt, len(ids)-len(plain)
+	first := r.KeepFirst
+	if !r.SideGiven {
+		first = r.Route == Embeddings
+	}
 	switch {
 	case !r.Cuts(len(ids)):
 		return ids, r.TruncatePrompt >= 0
-	case r.SideGiven && r.KeepFirst:
+	case first && (r.SideGiven || special == 0):
 		return ids[:n], true
 	case r.SideGiven || special == 0:
 		return ids[len(ids)-n:], true
@@ -36,7 +41,11 @@ func (r *Request) Truncate(ids, plain []uint32) (kept []uint32, ok bool) {
 		if !slices.Equal(ids[before:before+len(plain)], plain) {
 			continue
 		}
-		return slices.Concat(ids[:before], plain[len(plain)-(n-special):], ids[before+len(plain):]), true
+		kept := plain[len(plain)-(n-special):]
+		if first {
+			kept = plain[:n-special]
+		}
+		return slices.Concat(ids[:before], kept, ids[before+len(plain):]), true
 	}
 	return nil, false
 }

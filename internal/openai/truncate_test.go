@@ -21,7 +21,8 @@ func TestNumbersInWords(t *testing.T) {
 	}
 }
 
-// TestTruncationKeepsSpecialTokens: the ids of transformers for [BOS] a b c d e f g [EOS], with max_length and truncation_side left.
+// TestTruncationKeepsSpecialTokens: the ids of transformers for [BOS] a b c d e f g [EOS], with max_length and truncation_side
+// left or, for embeddings, right.
 func TestTruncationKeepsSpecialTokens(t *testing.T) {
 	const bos, eos = 100, 101
 	around := []uint32{bos, 1, 2, 3, 4, 5, 6, 7, eos}
@@ -38,6 +39,9 @@ func TestTruncationKeepsSpecialTokens(t *testing.T) {
 		"none":                        {Request{TruncatePrompt: 4}, plain, plain, []uint32{4, 5, 6, 7}, false},
 		"a side is given":             {Request{TruncatePrompt: 4, SideGiven: true}, around, nil, []uint32{5, 6, 7, eos}, false},
 		"the right side is cut":       {Request{TruncatePrompt: 4, SideGiven: true, KeepFirst: true}, around, nil, []uint32{bos, 1, 2, 3}, false},
+		"embeddings":                  {Request{TruncatePrompt: 4, Route: Embeddings}, around, plain, []uint32{bos, 1, 2, eos}, false},
+		"ids of embeddings":           {Request{TruncatePrompt: 4, Route: Embeddings}, plain, plain, []uint32{1, 2, 3, 4}, false},
+		"embeddings, a side is given": {Request{TruncatePrompt: 4, Route: Embeddings, SideGiven: true}, around, nil, []uint32{5, 6, 7, eos}, false},
 		"short enough":                {Request{TruncatePrompt: 9}, around, plain, around, false},
 		"no truncation":               {Request{}, around, nil, around, false},
 		"as few as special tokens":    {Request{TruncatePrompt: 2}, around, plain, nil, true},
