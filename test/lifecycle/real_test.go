@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 
 var (
 	release = flag.String("lifecycle.release", "", "`release` of vLLM whose pods run, or newest; without it no real engine is started")
+	steps   = flag.String("lifecycle.steps", "", "`pattern` of the steps that TestALifeOfRealEngines takes; all without it")
 	loads   = flag.Duration("lifecycle.loads", 10*time.Minute, "how long a real engine can take to start; two idle cores need 25 s")
 )
 
@@ -152,9 +154,10 @@ func (w *world) healthy() {
 	}
 }
 
-// step is something that is done to a pool under load. It returns which failures are excused; nil for none.
+// step is something that is done to a pool of some pods under load. It returns which failures are excused; nil for none.
 type step struct {
 	name string
+	size int32 // of the pool before
 	do   func() (excused func(failure) bool)
 }
 
@@ -163,9 +166,17 @@ type step struct {
 // and a lost spot node only those that were when it was announced.
 func TestALifeOfRealEngines(t *testing.T) {
 	w, tested := newRealWorld(t)
+	chosen, err := regexp.Compile(*steps)
+	w.must(err)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(1)(p) && len(w.proxies()) == 2 })
 	w.healthy()
+	taken := 0
 	for _, s := range w.lifeOfEngines() {
+		if !chosen.MatchString(s.name) {
+			continue
+		}
+		taken++
+		w.scale(s.size)
 		l := startLoad(w, 3, 60)
 		w.answers(l, 10)
 		began := time.Now()
@@ -183,22 +194,27 @@ func TestALifeOfRealEngines(t *testing.T) {
 			}
 		}
 	}
+	if taken == 0 {
+		t.Fatalf("no step matches %q", *steps)
+	}
 	w.healthy()
-	t.Logf("vLLM %s: all steps taken", tested)
+	t.Logf("vLLM %s: %d steps taken", tested, taken)
 }
 
-// lifeOfEngines are the steps for a pool that begins with one pod.
+// scale gives the pool a size, and waits until it has it.
+func (w *world) scale(n int32) {
+	w.Helper()
+	w.patch(`{"spec":{"replicas":%d}}`, n)
+	w.until("scaled", settled(n))
+}
+
+// lifeOfEngines are the steps, each with the size that the one before leaves behind.
 func (w *world) lifeOfEngines() []step {
 	first := func() *corev1.Pod { return &w.podsOf(v1alpha1.LabelSlot)[0] }
 	planned := func(do func()) func() func(failure) bool {
 		return func() func(failure) bool { do(); return nil }
 	}
-	scale := func(n int32) func() func(failure) bool {
-		return planned(func() {
-			w.patch(`{"spec":{"replicas":%d}}`, n)
-			w.until("scaled", settled(n))
-		})
-	}
+	scale := func(n int32) func() func(failure) bool { return planned(func() { w.scale(n) }) }
 	kill := func(how func(types.UID, string) error) func() func(failure) bool {
 		return func() func(failure) bool {
 			victim := first()
@@ -209,9 +225,9 @@ func (w *world) lifeOfEngines() []step {
 		}
 	}
 	return []step{
-		{"scale to 2", scale(2)},
-		{"scale to 1", scale(1)},
-		{"another argument", planned(func() {
+		{"scale to 2", 1, scale(2)},
+		{"scale to 1", 2, scale(1)},
+		{"another argument", 1, planned(func() {
 			before := first().Name
 			w.kubectl("patch", "inferencepool", poolName, "-n", namespace, "--type=json",
 				`-p=[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--max-num-seqs=64"}]`)
@@ -220,23 +236,23 @@ func (w *world) lifeOfEngines() []step {
 				w.Errorf("pod %s has not been replaced", before)
 			}
 		})},
-		{"a node is drained", planned(func() {
+		{"a node is drained", 1, planned(func() {
 			w.drain(first().Spec.NodeName)
 			w.until("on another node", settled(1))
 		})},
-		{"scale to 2 again", scale(2)},
-		{"kubectl delete pod", planned(func() {
+		{"scale to 2 again", 1, scale(2)},
+		{"kubectl delete pod", 2, planned(func() {
 			w.kubectl("delete", "pod", first().Name, "-n", namespace, "--timeout=5m")
 			w.until("as before", settled(2))
 		})},
-		{"a spot node is reclaimed", func() func(failure) bool {
+		{"a spot node is reclaimed", 2, func() func(failure) bool {
 			noticed := time.Now()
 			off := w.reclaim(first().Spec.NodeName)
 			w.until("elsewhere", settled(2))
 			return func(f failure) bool { return f.began.Before(noticed) && f.failed.After(off) }
 		}},
-		{"an engine is killed", kill(w.runner.Kill)},
-		{"only the process of an engine's scheduler is killed", kill(w.runner.KillChildren)},
+		{"an engine is killed", 2, kill(w.runner.Kill)},
+		{"only the process of an engine's scheduler is killed", 2, kill(w.runner.KillChildren)},
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -12,7 +14,7 @@ import (
 )
 
 // TestEnginesServeWithoutTheirReporters takes all reporters of a pool away at once: their image cannot be pulled, and no pod is ready. The
-// engines are, so that requests are answered as before.
+// engines are, so that requests are answered as before, and evictions wait for replacements as before.
 func TestEnginesServeWithoutTheirReporters(t *testing.T) {
 	w := newWorld(t, 0)
 	w.apply(pool)
@@ -37,6 +39,20 @@ func TestEnginesServeWithoutTheirReporters(t *testing.T) {
 			t.Errorf("pod %s is ready: the test shows nothing", p.Name)
 		}
 	}
+	victim := w.podsOf(v1alpha1.LabelSlot)[0]
+	w.reaches("protected", func() error {
+		b := &policyv1.PodDisruptionBudget{}
+		w.must(w.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: poolName}, b))
+		if *b.Spec.UnhealthyPodEvictionPolicy != policyv1.IfHealthyBudget || b.Status.ObservedGeneration != b.Generation {
+			return fmt.Errorf("the budget has %+v", b)
+		}
+		return nil
+	})
+	if err := w.admin.SubResource("eviction").Create(t.Context(), &victim, &policyv1.Eviction{}); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("the eviction of pod %s, which serves without its reporter: %v", victim.Name, err)
+	}
+	w.drain(victim.Spec.NodeName)
+	w.answers(l, 20)
 	failures := l.end()
 	t.Logf("%d requests, %d failed", l.asked.Load(), len(failures))
 	for _, f := range failures[:min(10, len(failures))] {

@@ -330,10 +330,12 @@ func (r *plan) replace() {
 		}
 	}
 	// Outdated pods count as serving, new pods only if they serve. So no further pod is removed because some are not ready
-	// for a moment. Pods that do not serve are removed first, so that enough serving pods are left.
+	// for a moment. Pods that do not serve are removed first, so that enough serving pods are left. Engines that serve without
+	// their reporters stop a rollout, but no move away from a node, which would end with them.
 	allowed := len(stay) - max(0, r.Pool.Size-r.Pool.Unavailable)
 	for _, p := range r.fresh {
-		if p.serving() || r.unmarked(p) {
+		alone := p.Serves && p.Mark.Reason == "" && r.out.Progress == UpToDate
+		if p.serving() || alone || r.unmarked(p) {
 			allowed++
 		}
 	}

@@ -232,6 +232,7 @@ func TestMake(t *testing.T) {
 		"OnDelete replaces what somebody deleted":       {pools{rolling, func(p *Pool) { p.OnDelete = true }}, three("a")[:2], []string{"create p-b-2"}, WaitingOnDelete, 0},
 		"a pod on a leaving node is replaced first":     {nil, []Pod{pod("b", 0, node(NodeLeaves)), pod("b", 1), pod("b", 2)}, []string{"create p-b-3"}, UpToDate, 0},
 		"and drains then":                               {nil, append(three("b")[1:], pod("b", 3), pod("b", 4, node(NodeLeaves))), []string{"mark b-4 node +10m0s"}, UpToDate, time.Second},
+		"and drains then, though no reporter runs":      {nil, []Pod{pod("b", 1, alone), pod("b", 2, alone), pod("b", 3), pod("b", 4, alone, node(NodeLeaves))}, []string{"mark b-4 node +10m0s"}, UpToDate, time.Second},
 		"a pod on a dying node gets no more picks":      {nil, []Pod{pod("b", 0, node(NodeDies)), pod("b", 1), pod("b", 2)}, []string{"mark b-0 node +10m0s", "create p-b-3"}, UpToDate, time.Second},
 		"a misplaced pod is made again elsewhere":       {nil, []Pod{pod("b", 0, pending, func(p *Pod) { p.Misplaced = true }), pod("b", 1), pod("b", 2)}, []string{"delete b-0 Replaced", "create p-b-3"}, UpToDate, 0},
 		"a slow start is looked at when it is due":      {nil, []Pod{pod("b", 0, loading(time.Minute)), pod("b", 1), pod("b", 2)}, nil, UpToDate, 29 * time.Minute},

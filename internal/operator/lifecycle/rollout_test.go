@@ -52,10 +52,12 @@ func TestAPoolAtZeroGrowsWithTheOldRevisionWhileTheRolloutWaits(t *testing.T) {
 
 // TestARolloutKeepsPodsThatServeWithoutTheirReporters: pickers choose them, so that they go one by one as others do, and after those that
 // do not serve.
+// alone makes a pod one that serves without its reporter.
+func alone(p *Pod) {
+	p.Ready, p.Loaded, p.Running, p.Serves, p.Trouble.Reason = false, false, true, true, CrashLooping
+}
+
 func TestARolloutKeepsPodsThatServeWithoutTheirReporters(t *testing.T) {
-	alone := func(p *Pod) {
-		p.Ready, p.Loaded, p.Running, p.Serves, p.Trouble.Reason = false, false, true, true, CrashLooping
-	}
 	broken := func(p *Pod) { alone(p); p.Serves = false }
 	for name, tc := range map[string]struct {
 		pods []Pod

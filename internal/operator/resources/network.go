@@ -82,6 +82,8 @@ func (b *builder) pickerBudget() *policyv1.PodDisruptionBudget {
 // If the operator replaces pods before they leave their nodes, the budget allows only what the pool's rollout allows: the
 // eviction of a pod is refused until its replacement serves, and admitted then, because the pod has the drain mark. Otherwise
 // at least one pod can be evicted, or a node could never be drained.
+//
+// Pods that are not ready can be evicted at any time, unless one of them serves without its reporter: then they wait as well.
 func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
 	budget := b.budget(b.pool.Name, metav1.LabelSelector{
 		MatchLabels:      b.engines(),
@@ -96,6 +98,9 @@ func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
 		unavailable = max(unavailable, 1)
 	}
 	budget.Spec.MinAvailable = ptr.To(intstr.FromInt(max(b.Protected-unavailable, 0)))
+	if b.Replaces && b.ServesUnready {
+		budget.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.IfHealthyBudget)
+	}
 	if b.Evictions != "" {
 		metav1.SetMetaDataAnnotation(&budget.ObjectMeta, v1alpha1.AnnotationEvictions, b.Evictions)
 	}

@@ -59,6 +59,8 @@ type Input struct {
 	// Evictions explains it to people.
 	Replaces  bool
 	Evictions string
+	// ServesUnready is whether the engine of a pod serves while the pod is not ready, because its reporter is not.
+	ServesUnready bool
 	// Gateways are the Gateways whose data planes send requests to the engines.
 	Gateways []types.NamespacedName
 	// Sets are the LeaderWorkerSets of the pool's pods, sorted.

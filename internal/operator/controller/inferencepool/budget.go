@@ -3,6 +3,7 @@ package inferencepool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 )
 
@@ -43,6 +45,13 @@ func stays(pod *corev1.Pod) bool {
 	_, draining := pod.Labels[v1alpha1.LabelDrain]
 	finished := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 	return pod.DeletionTimestamp.IsZero() && !draining && !finished
+}
+
+// servesUnready reports whether a pod that is there to stay serves without its reporter.
+func (r *budget) servesUnready() bool {
+	return slices.ContainsFunc(r.pods, func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName != "" && stays(pod) && config.PodServes(pod) && !config.PodReady(pod)
+	})
 }
 
 // replacesFirst reports whether an eviction can wait until the pod's replacement serves, and explains to people what the
@@ -80,6 +89,7 @@ func (r *budget) replacesFirst(ctx context.Context) (replaces bool, why string, 
 // cordons stay when their node is cordoned. Otherwise what counts is how long pods have waited whose nodes go away.
 func (r *budget) noReplacement(ctx context.Context) (string, error) {
 	waits, loads := false, false
+	all := r.servesUnready() // then evictions of pods that do not serve wait as well
 	for _, pod := range r.pods {
 		if pod.Spec.NodeName == "" || !stays(pod) {
 			continue
@@ -92,14 +102,14 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		ready := isTrue(pod, corev1.PodReady)
-		if state == lifecycle.NodeLeaves && ready {
+		serves := config.PodServes(pod)
+		if state == lifecycle.NodeLeaves && (serves || all) {
 			waits = true
 			if spot, err := r.onSpot(ctx, pod); spot || err != nil {
 				return "the node of pod " + pod.Name + " is a spot instance, which can end before a replacement serves", err
 			}
 		}
-		loads = loads || state == lifecycle.NodeStays && !ready && troubleOf(pod).Reason == ""
+		loads = loads || state == lifecycle.NodeStays && !serves && troubleOf(pod).Reason == ""
 	}
 	m := r.memory
 	if !waits {

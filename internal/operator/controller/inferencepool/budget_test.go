@@ -16,9 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 )
 
-// evictable returns how many pods the API server would let be evicted now, as the disruption controller computes it, and
+// evictable returns how many pods that serve the API server would let be evicted now, as the disruption controller computes it, and
 // what the budget says.
 func (w *world) evictable() (int, string) {
 	w.t.Helper()
@@ -26,13 +27,21 @@ func (w *world) evictable() (int, string) {
 	w.must(w.api.Get(context.Background(), poolKey, budget))
 	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 	w.must(err)
-	healthy := 0
+	healthy, unready := 0, 0
 	for _, pod := range w.all() {
-		if selector.Matches(labels.Set(pod.Labels)) && pod.DeletionTimestamp.IsZero() && isTrue(pod, corev1.PodReady) {
+		switch {
+		case !selector.Matches(labels.Set(pod.Labels)) || !pod.DeletionTimestamp.IsZero():
+		case isTrue(pod, corev1.PodReady):
 			healthy++
+		case config.PodServes(pod):
+			unready++
 		}
 	}
-	return max(0, healthy-budget.Spec.MinAvailable.IntValue()), budget.Annotations[v1alpha1.AnnotationEvictions]
+	least := budget.Spec.MinAvailable.IntValue()
+	if *budget.Spec.UnhealthyPodEvictionPolicy == policyv1.IfHealthyBudget && (healthy < least || least == 0) {
+		unready = 0
+	}
+	return max(0, healthy-least) + unready, budget.Annotations[v1alpha1.AnnotationEvictions]
 }
 
 // budgeted is a pool that serves from a node, with its budget.
@@ -123,6 +132,36 @@ func TestAnEvictionWaitsNoLongerThanThereIsRoom(t *testing.T) {
 	w.expectEvictable(0, "when its replacement serves")
 	w.cordon(node) // another time
 	w.expectEvictable(0, "when its replacement serves")
+}
+
+// Engines serve without their reporters, in pods that are not ready. An API server evicts such pods whatever else a budget says, unless
+// it has the policy IfHealthyBudget.
+func TestAnEvictionOfAPodThatServesWithoutItsReporterWaits(t *testing.T) {
+	for name, n := range map[string]int{"one reporter": 1, "all reporters": 2} {
+		t.Run(name, func(t *testing.T) {
+			w, node := budgeted(t)
+			w.loseReporters(n)
+			w.settleDown()
+			w.expectEvictable(0, "when its replacement serves")
+			w.cordon(node)
+			w.expectEvictable(0, "when its replacement serves")
+			w.clock.SetTime(w.clock.Now().Add(nodeFor))
+			w.settleDown()
+			w.expectEvictable(n, "no replacement got a node within 10 min") // all of them: the budget cannot count them
+		})
+	}
+}
+
+// loseReporters stops the reporters of some pods.
+func (w *world) loseReporters(n int) {
+	w.t.Helper()
+	for _, pod := range w.all()[:n] {
+		w.setStatus(pod, func(s *corev1.PodStatus) {
+			s.InitContainerStatuses[0].Ready, s.ContainerStatuses[0].Ready = false, true
+			setCondition(s, corev1.ContainersReady, false, w.clock.Now())
+			setCondition(s, corev1.PodReady, false, w.clock.Now())
+		})
+	}
 }
 
 func TestAnEvictionDoesNotWaitForPodsThatTheAPIServerRefuses(t *testing.T) {

@@ -63,7 +63,7 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 	if err != nil {
 		return network, errors.Join(secretsErr, err)
 	}
-	input.Replaces, input.Evictions = replaces, evictions
+	input.Replaces, input.Evictions, input.ServesUnready = replaces, evictions, disruption.servesUnready()
 	if r.policy != nil {
 		input.TenantSecrets = tenantSecrets(r.policy)
 	}
