@@ -32,7 +32,8 @@ func (s *session) apart(ctx context.Context) error {
 		row.add(samples)
 		rows = append(rows, row.String())
 		if row.Errors > 0 {
-			wrong = append(wrong, fmt.Sprintf("%s: %d of %d requests failed, the first with: %s", row.name, row.Errors, row.Requests, row.FirstError))
+			wrong = append(wrong, fmt.Sprintf("%s: %d of %d requests failed, the first with: %s",
+				row.name, row.Errors, row.Requests, row.FirstError))
 		}
 		if (row.handedOver > 0) != (prefillers > 0) {
 			wrong = append(wrong, fmt.Sprintf("%s: %d requests were handed over", row.name, row.handedOver))
