@@ -29,10 +29,10 @@ build: ## build the programs into bin/
 	$(GO) build -trimpath -o $(BIN)/ ./cmd/...
 
 .PHONY: demo
-demo: ## 8 simulated engines, real traffic, what balancers do today against the default policy
+demo: ## 8 simulated engines, real traffic, what balancers do today against the default policy; DISAGGREGATED=1: 2 of them prefill for the others
 	@echo "Building ..."
 	@$(GO) build -trimpath -o $(BIN)/ ./cmd/picker ./cmd/vllmsim ./hack/demo
-	@exec $(BIN)/demo -out out/demo -tokenizer internal/tokens/tokenizer/testdata/gpt2
+	@exec $(BIN)/demo -out out/demo -tokenizer internal/tokens/tokenizer/testdata/gpt2 $(if $(DISAGGREGATED),-prefillers 2)
 
 .PHONY: try
 try: ## 4 simulated engines, a picker with its page, and chats, until Ctrl-C

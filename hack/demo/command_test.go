@@ -46,6 +46,8 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 		"negative chats":        {[]string{"--chats", "-1"}, "--chats"},
 		"no pods":               {[]string{"--pods", "0"}, "--pods"},
 		"a cache too small":     {[]string{"--kv-tokens", "100000"}, "--kv-tokens"},
+		"all pods prefill":      {[]string{"--pods", "4", "--prefillers", "4"}, "--prefillers"},
+		"roles that are kept":   {[]string{"--prefillers", "1", "--keep"}, "--keep"},
 		"no streaming":          {[]string{"--stream-interval", "0"}, "--stream-interval"},
 		"programs not built":    {[]string{"--bin", filepath.Join(bin, "none")}, "picker"},
 		"an unexpected word":    {[]string{"now"}, `"now"`},

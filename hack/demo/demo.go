@@ -58,6 +58,9 @@ func demo(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	r := &report.Report{Config: s.config()}
 	s.say("%d simulated pods, %d requests of a trace and %d of %d chats, %g times as fast as real time\n",
 		o.pods, len(plan.Trace), plan.Chat.Requests(), len(plan.Chat.Sessions), o.speedUp)
+	if o.prefillers > 0 {
+		return s.apart(ctx)
+	}
 	for i, strategy := range o.strategies {
 		run, err := s.run(ctx, strategy, i == len(o.strategies)-1)
 		if err != nil {
@@ -98,14 +101,7 @@ func (o *options) plan() (*replay.Plan, error) {
 
 // run starts a fleet, sends everything through it and ends it. The last fleet can be kept.
 func (s *session) run(ctx context.Context, strategy string, last bool) (run *report.Run, err error) {
-	dir := filepath.Join(s.dir, strategy)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making a directory for the fleet: %w", err)
-	}
-	f, err := fleet.Start(ctx, fleet.Options{
-		Bin: s.bin, Dir: dir, Pods: s.pods, Strategy: strategy, Profile: s.profile, Blocks: s.kvTokens / fleet.BlockTokens,
-		SpeedUp: s.speedUp, StreamInterval: s.interval, Tokenizer: s.tokenizer,
-	})
+	f, err := s.start(ctx, strategy, strategy, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +131,18 @@ func (s *session) run(ctx context.Context, strategy string, last bool) (run *rep
 	m.PodsCPUSeconds, m.PickerCPUSeconds = pods.Seconds(), picker.Seconds()
 	result := report.NewRun(strategy, names, samples, s.prefill, m)
 	return &result, nil
+}
+
+// start starts a fleet, with its files in a directory of a name.
+func (s *session) start(ctx context.Context, name, strategy string, prefillers int) (*fleet.Fleet, error) {
+	dir := filepath.Join(s.dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making a directory for the fleet: %w", err)
+	}
+	return fleet.Start(ctx, fleet.Options{
+		Bin: s.bin, Dir: dir, Pods: s.pods, Strategy: strategy, Prefillers: prefillers, Profile: s.profile,
+		Blocks: s.kvTokens / fleet.BlockTokens, SpeedUp: s.speedUp, StreamInterval: s.interval, Tokenizer: s.tokenizer,
+	})
 }
 
 // drive sends the plan through a fleet and shows how far it is. It ends early when a process of the fleet does.

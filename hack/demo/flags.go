@@ -38,6 +38,8 @@ type options struct {
 	tokenizer  string
 	out, bin   string
 	keep       bool
+	// prefillers is how many pods prefill in the second run of a comparison of roles; 0 for none.
+	prefillers int
 }
 
 // parseOptions reads and checks the flags. It fails with errHelp when they ask for help.
@@ -60,6 +62,7 @@ func parseOptions(args []string, stderr io.Writer) (*options, error) {
 	set.StringVar(&o.tokenizer, "tokenizer", "", "directory with a tokenizer.json.gz and tokenizer_config.json for engines and picker (default: the engines' own scheme, for which the picker asks them)")
 	set.StringVar(&o.bin, "bin", "", "directory of the programs picker and vllmsim (default: this program's own)")
 	set.BoolVar(&o.keep, "keep", false, "leave the last fleet running until Ctrl-C")
+	set.IntVar(&o.prefillers, "prefillers", 0, "compare the pods without roles with the same pods, where so many prefill and the others decode, by MarginalCost (0: compare strategies)")
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
@@ -103,6 +106,8 @@ func (o *options) check() error {
 	refuse(!(o.rate >= 0.01 && o.rate <= 1000), "--rate is %v, want 0.01 to 1000", o.rate)
 	refuse(!(o.chats >= 0 && o.chats <= 10_000), "--chats is %v, want 0 to 10000", o.chats)
 	refuse(o.pods < 1 || o.pods > 256, "--pods is %d, want 1 to 256", o.pods)
+	refuse(o.prefillers < 0 || o.prefillers > 0 && o.prefillers >= o.pods, "--prefillers is %d of %d pods, want fewer", o.prefillers, o.pods)
+	refuse(o.keep && o.prefillers > 0, "--keep is not for --prefillers: no fleet is kept")
 	refuse(o.kvTokens < 1<<17 || o.kvTokens > 1<<30, "--kv-tokens is %d, want %d (the longest prompt of the trace) to %d", o.kvTokens, 1<<17,
 		1<<30)
 	refuse(o.interval < 1, "--stream-interval is %d, want at least 1", o.interval)

@@ -137,7 +137,8 @@ func (v *view) take(w *plans, state *pickState, now time.Time) (probe bool) {
 		return false
 	}
 	// A relayed leg is no probe: whether its endpoint has answered does not show.
-	if period := v.spec.Policy.CircuitOpen; probe && state.relays || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
+	period := v.spec.Policy.CircuitOpen
+	if probe && state.relays || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
 		if probe {
 			from.circuit.GiveUp()
 		}
@@ -271,7 +272,8 @@ func (v *view) receiver(s *scratch, w *plans, from *member, state *pickState, no
 	w.scale.Score(&w.loads, w.loaded, costs)
 	w.receiver = -1
 	suits := func(c int) bool {
-		return v.handsOver(from, v.members[s.index[c]], now) && state.canRelay(v, s.index[c]) && v.takes(now, s.index[c], &s.candidates[c].Load, s.needs())
+		i := s.index[c]
+		return v.handsOver(from, v.members[i], now) && state.canRelay(v, i) && v.takes(now, i, &s.candidates[c].Load, s.needs())
 	}
 	if v.spec.Policy.Strategy.Type != policy.MarginalCost {
 		if i := slices.IndexFunc(s.order, suits); i >= 0 {

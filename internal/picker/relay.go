@@ -2,9 +2,9 @@ package picker
 
 import "time"
 
-// PrefillerHeader is the request header, in lower case, that llm-d's routing sidecar and Dynamo's read in front of an engine that decodes. Its
-// value is the ip:port of the endpoint that prefills. The sidecar sends the first leg of NixlConnector there and the second to its engine,
-// and removes the header. Without it, the engine gets the request as a whole.
+// PrefillerHeader is the request header, in lower case, that llm-d's routing sidecar and Dynamo's read in front of an engine that
+// decodes. Its value is the ip:port of the endpoint that prefills. The sidecar sends the first leg of NixlConnector there and the second to
+// its engine, and removes the header. Without it, the engine gets the request as a whole.
 //
 // A gateway sends a request to one endpoint. With HandoffSpec.Sidecar, both legs of a hand-off behind it are decided at once, in their
 // order. The gateway gets the decision for the second leg, which ends the first:
@@ -25,8 +25,8 @@ func (d *Decision) Prefiller() string {
 	return d.handoff.from.Endpoint.Address
 }
 
-// canRelay reports whether an endpoint can be part of the hand-off, as far as it is relayed: a sidecar sends both legs with the same headers,
-// so that none can name a rank.
+// canRelay reports whether an endpoint can be part of the hand-off, as far as it is relayed: a sidecar sends both legs with the same
+// headers, so that none can name a rank.
 func (state *pickState) canRelay(v *view, i int) bool {
 	ep := &v.spec.Endpoints[i]
 	return !state.relays || ep.RankHeader < 0 && ep.Socket == ""
@@ -46,7 +46,7 @@ func (p *Picker) relay(v *view, s *scratch, state *pickState, now time.Time) {
 }
 
 // answeredBy records that the endpoint of the DecodeLeg has answered, so that a relayed PrefillLeg is over. If the endpoint has not
-// announced anything since the pick, it has a little time left for it. The decision for the DecodeLeg is locked; the decision for the first leg
+// announced anything since the pick, it has a little time left for it. The decision for the DecodeLeg is locked; that for the first leg
 // never locks it.
 func (d *Decision) answeredBy(to *Target) {
 	d.mu.Lock()
@@ -64,7 +64,8 @@ func (d *Decision) answeredBy(to *Target) {
 	}
 }
 
-// announcedAny reports whether the endpoint of a relayed PrefillLeg has announced blocks since the pick, of any request, or can have done so.
+// announcedAny reports whether the endpoint of a relayed PrefillLeg has announced blocks since the pick, of any request, or can have done
+// so.
 func (d *Decision) announcedAny() bool {
 	t := &d.Targets[d.target]
 	return t.Doubted || t.member.doubted.Load() || t.member.stored.Load() != d.stored

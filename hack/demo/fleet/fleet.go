@@ -34,6 +34,9 @@ type Options struct {
 	Pods int
 	// Strategy is the picker's. If it is empty, the picker has no policy, only defaults.
 	Strategy string
+	// Prefillers is how many of the pods, the first ones, only prefill. The others decode, and requests are handed over by cost. With 0, all
+	// pods serve whole requests.
+	Prefillers int
 	// Profile names the pods' time model, Blocks is the size of each cache in blocks of 16 tokens.
 	Profile string
 	Blocks  int
@@ -183,6 +186,9 @@ func podArgs(o *Options, i int, p Ports) []string {
 		"--profile", o.Profile, "--num-gpu-blocks", strconv.Itoa(o.Blocks), "--block-size", strconv.Itoa(BlockTokens),
 		"--speed-up", strconv.FormatFloat(o.SpeedUp, 'g', -1, 64), "--stream-interval", strconv.Itoa(o.StreamInterval),
 		"--kv-events-port", strconv.Itoa(p.Events), "--kv-replay-port", strconv.Itoa(p.Replay), "--seed", strconv.Itoa(1 + i),
+	}
+	if o.Prefillers > 0 {
+		args = append(args, "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`)
 	}
 	if o.Tokenizer != "" {
 		args = append(args, "--model-dir", filepath.Join(o.models(), modelName))

@@ -28,16 +28,20 @@ spec:
 `
 }
 
-// policyObject is a policy with a strategy and no parameters, and answers that report what was predicted.
-func policyObject(strategy string) string {
+// policyObject is a policy with a strategy and no parameters, hand-offs where pods have roles, and answers that report what was predicted.
+func policyObject(o *Options) string {
+	roles := ""
+	if o.Prefillers > 0 {
+		roles = "  disaggregation: {type: Cost}\n"
+	}
 	return `apiVersion: kvasir.dev/v1alpha1
 kind: RoutingPolicy
 metadata: {name: ` + pool + `}
 spec:
   targetRefs: [{name: ` + pool + `}]
-  strategy: {type: ` + strategy + `}
+  strategy: {type: ` + o.Strategy + `}
   decisions: {answerHeaders: Always}
-`
+` + roles
 }
 
 // Ports are those of one pod on 127.0.0.1.
@@ -45,13 +49,24 @@ type Ports struct {
 	HTTP, Events, Replay int
 }
 
+// labels of pod i.
+func (o *Options) labels(i int) string {
+	switch {
+	case o.Prefillers == 0:
+		return "kvasir.dev/pool: " + pool
+	case i < o.Prefillers:
+		return "kvasir.dev/pool: " + pool + ", kvasir.dev/role: prefill"
+	}
+	return "kvasir.dev/pool: " + pool + ", kvasir.dev/role: decode"
+}
+
 // sliceObject makes a pod known to the picker.
-func sliceObject(pod string, p Ports) string {
+func sliceObject(pod, labels string, p Ports) string {
 	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata:
   name: %[1]s
-  labels: {kvasir.dev/pool: %[2]s}
+  labels: {%[2]s}
 addressType: IPv4
 ports:
 - {name: http, port: %[3]d}
@@ -61,7 +76,7 @@ endpoints:
 - addresses: [127.0.0.1]
   conditions: {ready: true, serving: true, terminating: false}
   targetRef: {kind: Pod, name: %[1]s, uid: %[1]s}
-`, pod, pool, p.HTTP, p.Events, p.Replay)
+`, pod, labels, p.HTTP, p.Events, p.Replay)
 }
 
 // writeObjects fills the picker's directory.
@@ -71,11 +86,11 @@ func writeObjects(dir string, o *Options, pods []string, ports []Ports) error {
 	}
 	files := map[string]string{"pool.yaml": poolObject(o)}
 	if o.Strategy != "" {
-		files["policy.yaml"] = policyObject(o.Strategy)
+		files["policy.yaml"] = policyObject(o)
 	}
 	slices := make([]string, len(pods))
 	for i := range pods {
-		slices[i] = sliceObject(pods[i], ports[i])
+		slices[i] = sliceObject(pods[i], o.labels(i), ports[i])
 	}
 	files["pods.yaml"] = strings.Join(slices, "---\n")
 	for name, text := range files {

@@ -47,7 +47,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 type answer struct {
 	text string
 	// pod, routed, predicted and confirmed are the proxy's headers.
-	pod                          string
+	pod, prefiller               string
 	routed, predicted, confirmed int
 	blind                        bool
 	// prompt, output and cached are the engine's usage, in tokens.
@@ -118,6 +118,7 @@ func (a *answer) readHeaders(h http.Header) error {
 	if a.pod == "" {
 		return errors.New("the answer names no endpoint")
 	}
+	a.prefiller, _, _ = strings.Cut(h.Get("X-Kvasir-Prefill-Endpoint"), "/")
 	tokens, _, _ := strings.Cut(h.Get("X-Kvasir-Tokens"), ";")
 	a.blind = tokens == "none" || tokens == "approximate"
 	for name, v := range map[string]*int{

@@ -162,7 +162,7 @@ func (r *run) send(ctx context.Context, q *outgoing) *answer {
 		return nil
 	}
 	x.Held = whole(q.held, a.prompt)
-	x.Pod, x.Blind, x.Routed, x.Predicted, x.Confirmed = a.pod, a.blind, a.routed, a.predicted, a.confirmed
+	x.Pod, x.Prefiller, x.Blind, x.Routed, x.Predicted, x.Confirmed = a.pod, a.prefiller, a.blind, a.routed, a.predicted, a.confirmed
 	x.Prompt, x.Answer, x.Delivered = a.prompt, a.output, a.cached
 	x.TTFT, x.Total = r.toModel(a.ttft), r.toModel(a.total)
 	r.add(&x, q.first)

@@ -21,6 +21,8 @@ type Sample struct {
 	Err string `json:"error,omitempty"`
 	// Pod served the request, by the proxy's word.
 	Pod string `json:"pod"`
+	// Prefiller is the pod that has prefilled the request for Pod; empty without a hand-off.
+	Prefiller string `json:"prefiller,omitempty"`
 	// Prompt and Answer are tokens, by the engine's count; Routed are the prompt's tokens by the picker's.
 	Prompt int `json:"promptTokens"`
 	Answer int `json:"answerTokens"`
