@@ -107,7 +107,7 @@ func (p *Picker) takeSteps(s *snapshot, v *view, in *Request, r *openai.Request,
 	name, class, err := v.spec.Policy.Admission.Tenants.identify(in.Header)
 	if err != nil || !class.Allows(request.Model) || routed != "" && !class.Allows(routed) {
 		h.passed = append(h.passed, passedSteps{v: v})
-		return v, nil
+		return v, nil //nolint:nilerr // the client is refused, and counted, when it enters the pool
 	}
 	request.Asked, request.Tenant = h.asked, name
 

@@ -126,7 +126,8 @@ func (t *TenantsSpec) classOf(name string) *tenant.Class {
 // enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error, also where
 // resources are short and the request's priority is low. asked is the name by which a client asks a route for the model; empty
 // without a route. steps are what hooks have made of the request.
-func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model, asked string, steps *hooked) (c caller, err error) {
+func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model, asked string,
+	steps *hooked) (c caller, err error) {
 	spec := &v.spec.Policy.Admission
 	c.name, c.class, err = spec.Tenants.identify(header)
 	if err == nil {

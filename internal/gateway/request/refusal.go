@@ -37,8 +37,8 @@ const (
 var (
 	// GatewayReasons are all reasons for which extproc calls Refused.
 	GatewayReasons = []string{
-		RefusedPath, RefusedTooLarge, RefusedSlowBody, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant, RefusedPolicy,
-		RefusedTooMuch, RefusedNoEndpoint, RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
+		RefusedPath, RefusedTooLarge, RefusedSlowBody, RefusedMemory, RefusedOverload, RefusedUnreadable, RefusedModel, RefusedTenant,
+		RefusedPolicy, RefusedTooMuch, RefusedNoEndpoint, RefusedClientGone, RefusedSuspect, RefusedPick, RefusedPanic,
 	}
 	// ProxyReasons are all reasons for which httpproxy does: it also reads the requests from the clients.
 	ProxyReasons = append([]string{
