@@ -17,7 +17,8 @@ type Local struct {
 	sender   *Sender
 	receiver *Receiver
 	stats    *events.Stats
-	seen     Stats // added to stats so far
+	seen     Stats      // added to stats so far
+	capacity func() int // of events.Feed
 }
 
 // localLog bounds the changes that wait to be applied; they never wait.
@@ -25,7 +26,7 @@ const localLog = 64 << 10
 
 // Join implements events.Config.Join.
 func Join(f *events.Feed, stats *events.Stats, share *budget.Share) events.Sink {
-	l := &Local{mirror: NewMirror(Options{LogBytes: localLog, Share: share}, nil), stats: stats}
+	l := &Local{mirror: NewMirror(Options{LogBytes: localLog, Share: share}, nil), stats: stats, capacity: f.Capacity}
 	root := NewRoot(f.Keys.Seed, f.Keys.Model, f.Keys.BlockTokens, f.Keys.Media)
 	l.receiver = NewReceiver(f.Writer, ReceiverOptions{Roots: []Root{root}, Digest: maxDigest, OnStored: f.OnStored})
 	l.connect()
@@ -50,10 +51,16 @@ func (l *Local) Begin(sameLife bool) {
 
 // Apply implements events.Sink.
 func (l *Local) Apply(b *kvevent.Batch, at events.Position) {
+	if l.capacity != nil {
+		l.mirror.SetCapacity(l.capacity())
+	}
 	l.mirror.Apply(b, at)
 	l.pump()
 	l.count()
 }
+
+// Impossible implements events.DoubtfulSink.
+func (l *Local) Impossible() bool { return l.mirror.Impossible() }
 
 // Revert implements events.Sink.
 func (l *Local) Revert() bool { return l.mirror.Revert() }
@@ -108,6 +115,7 @@ func (l *Local) count() {
 		{&l.stats.Misaligned, now.Misaligned, seen.Misaligned},
 		{&l.stats.BlockSizeUnsupported, now.BlockSizeUnsupported, seen.BlockSizeUnsupported},
 		{&l.stats.Refused, now.Refused, seen.Refused},
+		{&l.stats.Struck, now.Struck, seen.Struck},
 		{&l.stats.OrphansDropped, now.OrphansDropped, seen.OrphansDropped},
 	} {
 		c.into.Add(c.now - c.seen)

@@ -48,6 +48,14 @@ func (s *sizer) decide(b *kvevent.Batch) {
 	}
 }
 
+// Impossible implements DoubtfulSink.
+func (s *sizer) Impossible() bool {
+	if joined, ok := s.joined.(DoubtfulSink); ok {
+		return joined.Impossible()
+	}
+	return s.mirror.Impossible()
+}
+
 // Revert implements Sink.
 func (s *sizer) Revert() bool {
 	if s.joined != nil {

@@ -59,3 +59,23 @@ func TestTheFirstBlockDecidesWhetherPartsAreJoined(t *testing.T) {
 		})
 	}
 }
+
+// doubtful is a joining sink that does not believe the engine.
+type doubtful struct{ Sink }
+
+func (doubtful) Impossible() bool { return true }
+
+// TestTheJoiningSinkSaysWhatIsImpossible: not the mirror that it has replaced.
+func TestTheJoiningSinkSaysWhatIsImpossible(t *testing.T) {
+	x := newFakeIndex()
+	f, stats := testFeed(x), &Stats{}
+	cfg := Config{}.withDefaults()
+	s := &sizer{mirror: newMirror(&f, &cfg, nil, stats)}
+	if s.Impossible() {
+		t.Error("there is nothing to disbelieve")
+	}
+	s.joined = doubtful{}
+	if !s.Impossible() {
+		t.Error("the joining sink was not asked")
+	}
+}

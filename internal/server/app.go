@@ -99,7 +99,7 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 			}
 			a.picker.ObserveModels(id, listed)
 		},
-		Log: log.WithName("scrape"),
+		Room: room, Log: log.WithName("scrape"),
 	})
 	a.requests = metrics.NewRequests(request.ProxyReasons, request.GatewayReasons)
 	observer := request.Observer(a.requests)

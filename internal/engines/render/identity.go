@@ -1,11 +1,10 @@
 package render
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -19,8 +18,12 @@ type Identity struct {
 	Root string
 }
 
-// maxIdentity bounds the answers about it, bytes: a list of models can name many adapters.
-const maxIdentity = 1 << 20
+// Bounds on the answers about it, in bytes: a list of models can name many adapters. Longer versions and roots count as missing.
+// entryCost is the most that an entry of a list takes where it is decoded, however short it is.
+const (
+	maxIdentity, maxVersion, maxRoot = 1 << 20, 256, 4096
+	entryCost                        = 320
+)
 
 // Identity asks an endpoint which version it is (/version) and where it has a model from (/v1/models). An error means
 // that it does not answer; an engine without these routes is one without an identity.
@@ -34,9 +37,12 @@ func (c *Client) Identity(ctx context.Context, ep *endpoint.Endpoint, model, api
 			return Identity{}, fmt.Errorf("asking %s what it is: %w", ep.ID, err)
 		}
 	}
-	id := Identity{Version: version.Version}
+	id := Identity{}
+	if len(version.Version) <= maxVersion {
+		id.Version = version.Version
+	}
 	for _, m := range models.Data {
-		if m.ID == model {
+		if m.ID == model && len(m.Root) <= maxRoot {
 			id.Root = m.Root
 		}
 	}
@@ -82,13 +88,18 @@ func (c *Client) get(ctx context.Context, ep *endpoint.Endpoint, path, apiKey st
 	case resp.StatusCode != http.StatusOK:
 		return &StatusError{Status: resp.StatusCode}
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxIdentity+1))
-	if err != nil {
+	m := c.shares.open(ep)
+	defer m.close()
+	var body bytes.Buffer
+	if err := m.read(&body, resp.Body, maxIdentity); err != nil {
 		return err
 	}
-	if len(body) > maxIdentity {
-		return errors.New("the answer is too large")
+	if err := m.take(listCost(body.Bytes())); err != nil {
+		return err
 	}
-	_ = json.Unmarshal(body, into) // another form has no known content
+	_ = json.Unmarshal(body.Bytes(), into) // another form has no known content
 	return nil
 }
+
+// listCost is the most that decoding an answer takes, in bytes.
+func listCost(answer []byte) int { return 2*len(answer) + entryCost*bytes.Count(answer, []byte(",")) }

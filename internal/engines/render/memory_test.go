@@ -1,6 +1,7 @@
 package render
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -249,5 +250,51 @@ func TestQuestionsTakeWhatIsCounted(t *testing.T) {
 				t.Errorf("%d bytes are taken for a request of %d, and %d are counted", most, len(body), questionCost(body))
 			}
 		})
+	}
+}
+
+// TestIdentitiesDrawOnTheRoom: what an engine says that it is takes little, while it is read and afterwards. A list of models as long as
+// engines have it is read.
+func TestIdentitiesDrawOnTheRoom(t *testing.T) {
+	room := budget.NewRoom(1 << 20)
+	adapter := `,{"id":"a","object":"model","created":1,"owned_by":"vllm","root":"/a","parent":"m","max_model_len":null,"permission":[]}`
+	for name, tc := range map[string]struct {
+		version, models string
+		want            Identity
+		full            bool
+	}{
+		"as engines answer": {`{"version":"0.32.0"}`, `{"data":[{"id":"m","root":"/m"}` + strings.Repeat(adapter, 100) + `]}`, Identity{"0.32.0", "/m"}, false},
+		"empty entries":     {`{}`, `{"data":[{}` + strings.Repeat(",{}", 300_000) + `]}`, Identity{}, true},
+		"numbers":           {`{}`, `{"data":[0` + strings.Repeat(",0", 500_000) + `]}`, Identity{}, true},
+		"too large":         {`{}`, `{"data":[]}` + strings.Repeat(" ", 1<<20), Identity{}, true},
+		"long texts": {`{"version":"` + strings.Repeat("9", maxVersion+1) + `"}`,
+			`{"data":[{"id":"m","root":"` + strings.Repeat("r", maxRoot+1) + `"}]}`, Identity{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClient(t, Options{Room: room})
+			ep := start(t, &engine{answers: map[string]answer{"/version": {200, tc.version}, "/v1/models": {200, tc.models}}})
+			got, err := c.Identity(t.Context(), ep, "m", "")
+			if got != tc.want || (err != nil) != tc.full || tc.full && !errors.Is(err, ErrFull) {
+				t.Errorf("got a version of %d bytes, a root of %d, %v", len(got.Version), len(got.Root), err)
+			}
+			if n := room.Held(); n != 0 {
+				t.Errorf("%d bytes are left", n)
+			}
+		})
+	}
+}
+
+// TestListsTakeWhatIsCounted: no list of models takes more than is drawn on the room for it.
+func TestListsTakeWhatIsCounted(t *testing.T) {
+	for _, entry := range []string{"0,", "{},", `{"id":""},`} {
+		var into struct{ Data []struct{ ID, Root string } }
+		body := []byte(`{"data":[` + strings.Repeat(entry, 100_000) + `{}]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_ = json.Unmarshal(body, &into)
+		runtime.ReadMemStats(&after)
+		if n := int(after.TotalAlloc - before.TotalAlloc); n > listCost(body) || len(into.Data) != 100_001 {
+			t.Errorf("%s: %d bytes are taken for %d entries, and %d are counted", entry, n, len(into.Data), listCost(body))
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/fault"
@@ -27,8 +28,15 @@ const questions = 4
 // maxDoublings of Options.Timeout, while questions for metrics have no answer in time.
 const maxDoublings = 2
 
-// keepBuffer is the largest buffer kept from one question to the next, bytes.
-const keepBuffer = 1 << 20
+const (
+	// keepBuffer is the largest buffer kept from one question to the next, bytes.
+	keepBuffer = 1 << 20
+	// firstRead is the first size of a buffer, and ownBytes what the buffers of each page have outside of Options.Room, in bytes.
+	firstRead, ownBytes = 8 << 10, 1 << 20
+)
+
+// errFull means that there is no room for an answer in Options.Room.
+var errFull = errors.New("the memory for what engines send is full")
 
 // page is one address and all that is asked of it: at most one question for metrics and one for models at a time.
 type page struct {
@@ -36,6 +44,7 @@ type page struct {
 	options *Options
 	client  *http.Client
 	cancel  context.CancelFunc
+	share   *budget.Share // of Options.Room; the buffers for answers draw on it
 
 	mu      sync.Mutex // guards what follows, and is held while observing
 	targets []Target
@@ -71,7 +80,7 @@ func newPage(w where, options *Options, cancel context.CancelFunc) *page {
 		},
 	}
 	return &page{
-		where: w, options: options, cancel: cancel,
+		where: w, options: options, cancel: cancel, share: options.Room.Share(ownBytes),
 		client: &http.Client{
 			Transport: transport.RoundTripper(base, w.wire),
 			// Only the configuration names destinations.
@@ -121,6 +130,7 @@ func (p *page) snapshot() Stats {
 
 // run asks until ctx ends.
 func (p *page) run(ctx context.Context) {
+	defer p.share.Close()
 	defer p.client.CloseIdleConnections()
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -148,9 +158,7 @@ func (p *page) pollMetrics(ctx context.Context) {
 		if caught := p.caught("/metrics", func() { wait = p.digest(body.Bytes(), err) }); caught != nil {
 			p.fail(caught)
 		}
-		if body.Cap() > keepBuffer {
-			body = bytes.Buffer{}
-		}
+		p.shrink(&body)
 		if !p.pause(ctx, wait) {
 			return
 		}
@@ -298,9 +306,7 @@ func (p *page) pollModels(ctx context.Context) {
 		if caught := p.caught("/v1/models", func() { p.digestModels(body.Bytes(), err) }); caught != nil {
 			p.digestModels(nil, caught)
 		}
-		if body.Cap() > keepBuffer {
-			body = bytes.Buffer{}
-		}
+		p.shrink(&body)
 		wait := p.options.ModelsEvery
 		if p.hasAdapters() {
 			wait /= adaptersOften
@@ -382,7 +388,7 @@ func (p *page) getWithin(ctx context.Context, timeout time.Duration, path string
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if _, err := body.ReadFrom(io.LimitReader(resp.Body, limit+1)); err != nil {
+	if err := p.read(body, io.LimitReader(resp.Body, limit+1)); err != nil {
 		return fmt.Errorf("reading %s: %w", path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -392,6 +398,39 @@ func (p *page) getWithin(ctx context.Context, timeout time.Duration, path string
 		return fmt.Errorf("reading %s: more than %d bytes", path, limit)
 	}
 	return nil
+}
+
+// read reads to the end. What the buffer takes is drawn on the page's share.
+func (p *page) read(body *bytes.Buffer, from io.Reader) error {
+	for {
+		if free := body.AvailableBuffer(); cap(free) > 0 {
+			n, err := from.Read(free[:cap(free)])
+			body.Write(free[:n])
+			switch {
+			case errors.Is(err, io.EOF):
+				return nil
+			case err != nil:
+				return err
+			}
+			continue
+		}
+		before, after := body.Cap(), max(firstRead, 2*body.Cap())
+		if !p.share.Take(after) {
+			return errFull
+		}
+		grown := bytes.NewBuffer(make([]byte, 0, after))
+		grown.Write(body.Bytes())
+		*body = *grown
+		p.share.Put(before)
+	}
+}
+
+// shrink gives a large buffer up.
+func (p *page) shrink(body *bytes.Buffer) {
+	if body.Cap() > keepBuffer {
+		p.share.Put(body.Cap())
+		*body = bytes.Buffer{}
+	}
 }
 
 // epoch is where the ticks of pause begin.

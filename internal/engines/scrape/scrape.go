@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
 )
@@ -59,6 +60,9 @@ type Options struct {
 	// ModelsEvery is the wait between two questions for the list of models. Where the list has LoRA adapters, it is a
 	// fifth of that.
 	ModelsEvery time.Duration
+	// Room is the memory that the answers of all engines draw on while they are read; nil for no bound. Each address has 1 MiB outside
+	// of it, and a share of it.
+	Room *budget.Room
 	// Dial makes connections; nil is the network's own. The network is "tcp" or "unix".
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Log reports when an address begins or ceases to answer.
