@@ -104,6 +104,15 @@ type handoffs struct {
 // handoff is the state of a decision that only hand-offs need. The zero value is that of a whole request.
 type handoff struct {
 	leg Leg
+	// split: a hand-off was planned for this decision or for one before.
+	split bool
+	// relayed: a sidecar sends the PrefillLeg.
+	relayed bool
+	// loaded: the endpoint that was to load the blocks has generated a token, so that later failures
+	// have nothing to do with the hand-off.
+	loaded bool
+	// full: the present endpoint has refused the DecodeLeg because its queue is full, which is no failure.
+	full bool
 	// prompt is kept for the DecodeLeg, whose keys need not be made again.
 	prompt *prompt
 	// coming is the endpoint that a PrefillLeg's plan counts on for the DecodeLeg; nil once the mark there is gone.
@@ -114,24 +123,16 @@ type handoff struct {
 	// lease is that of the blocks, from the end of the PrefillLeg on.
 	lease *lease
 	// accused is what a request has to do alone after an endpoint has answered that it cannot load its blocks: if it is served
-	// now, it was not the fault of the request.
+	// now, it was not the fault of the request. In a relayed PrefillLeg whose DecodeLeg has answered, it is what has failed if the endpoint
+	// has not prefilled, until that is known.
 	accused *pair
 	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
 	tokens int
 	wait   time.Duration
-	// split: a hand-off was planned for this decision or for one before. compared is the record of the plans, if decisions are logged.
-	split    bool
+	// compared is the record of the plans, if decisions are logged.
 	compared *decisionlog.Plan
-	// loaded: the endpoint that was to load the blocks has generated a token, so that later failures
-	// have nothing to do with the hand-off.
-	loaded bool
-	// full: the present endpoint has refused the DecodeLeg because its queue is full, which is no failure.
-	full bool
-	// relayed: a sidecar sends the PrefillLeg. first is that leg, of a DecodeLeg whose sidecar sends it, and to is the endpoint whose
-	// DecodeLeg has answered, until it is known whether the relayed PrefillLeg has prefilled.
-	relayed bool
-	first   *Decision
-	to      *Target
+	// first is the relayed PrefillLeg of a DecodeLeg.
+	first *Decision
 }
 
 // pair is the two endpoints of a hand-off.

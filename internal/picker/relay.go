@@ -54,7 +54,7 @@ func (d *Decision) answeredBy(to *Target) {
 	if d.ended {
 		return
 	}
-	d.ended, d.handoff.to = true, to
+	d.ended, d.handoff.accused = true, &pair{&d.Targets[d.target], to}
 	now := d.now()
 	announces := d.reportsPrefill() && d.awaitsEvents() && d.view.pending.has(d)
 	d.complete(now)
@@ -83,15 +83,15 @@ func (d *Decision) relayOver(now time.Time, announced bool) {
 // judgeRelay counts a relayed hand-off whose DecodeLeg has answered. If nothing was prefilled, the endpoint that decodes has no sidecar,
 // or the sidecar could not reach the one that prefills. d.mu is held.
 func (d *Decision) judgeRelay(prefilled bool) {
-	from, to := &d.Targets[d.target], d.handoff.to
-	d.handoff.to = nil
+	ends := d.handoff.accused
+	d.handoff.accused = nil
 	switch {
-	case to == nil: // it was counted, or has failed
+	case ends == nil: // it was counted, or has failed
 	case prefilled:
-		d.completed(from, to)
+		d.completed(ends.from, ends.to)
 	default:
 		d.Handoff(HandoffNotPrefilled)
-		d.blamePair(&pair{from, to})
+		d.blamePair(ends)
 	}
 }
 
