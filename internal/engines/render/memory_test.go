@@ -211,8 +211,8 @@ func TestQuestionsDrawOnTheRoom(t *testing.T) {
 	}
 }
 
-// TestQuestionsTakeWhatIsCounted: no request makes its questions take more than is drawn on the room for it. What is allocated in all can be
-// half as much again: buffers that have grown leave garbage.
+// TestQuestionsTakeWhatIsCounted: no request makes its questions take more than is drawn on the room for it. What is allocated in all can
+// be half as much again: buffers that have grown leave garbage.
 func TestQuestionsTakeWhatIsCounted(t *testing.T) {
 	const size = 64 << 10
 	var fields strings.Builder
