@@ -25,9 +25,9 @@ var (
 	strangers = prometheus.NewDesc("kvasir_events_strangers_total",
 		"Event publishers that have connected to the picker and were turned away, by reason.", []string{"reason"}, nil)
 	eventsHeld = prometheus.NewDesc("kvasir_events_memory_bytes",
-		"Bytes that the picker holds of what engines have sent: on event streams, answers with tokens and the questions to them, "+
+		"Bytes that the picker holds of what engines have sent: on event streams, questions for tokens and the answers, "+
 			"metrics and lists of models. Not counted are the index, the first 256 KiB of each stream and of the answers of each engine, "+
-			"and the first MiB of its metrics.", nil, nil)
+			"and the first MiB of the metrics of each engine.", nil, nil)
 	eventsLimit = prometheus.NewDesc("kvasir_events_memory_limit_bytes",
 		"Limit on the bytes of kvasir_events_memory_bytes. One stream, or the answers of one engine, can hold half of it.", nil, nil)
 )

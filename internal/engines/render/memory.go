@@ -11,7 +11,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
-// ErrFull means that there is no room for the question or its answer in the memory for what engines send, or not in the engine's share of it.
+// ErrFull means that there is no room for a question or its answer in the memory for what engines send, or not in the engine's share.
 var ErrFull = errors.New("the memory for what engines send is full")
 
 const (
