@@ -2,6 +2,7 @@
 package freeport
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -58,6 +59,6 @@ func Addresses(host string, n int) ([]string, error) {
 }
 
 func isFree(host string, port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	return err == nil && l.Close() == nil
 }
