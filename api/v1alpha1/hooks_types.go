@@ -49,7 +49,7 @@ type HookStep struct {
 	When string `json:"when,omitempty"`
 	// refuse answers the request with an error.
 	// +optional
-	Refuse *Refusal `json:"refuse,omitempty"`
+	Refuse Refusal `json:"refuse,omitzero"`
 	// model that the request is for from now on, in place of the one that its client has named. A model that no pool serves is a failure
 	// of the step.
 	// +kubebuilder:validation:MinLength=1
@@ -84,6 +84,8 @@ type HookStep struct {
 // Refusal is the answer to a request that is refused.
 type Refusal struct {
 	// status is the HTTP status.
+	// +kubebuilder:validation:Minimum=400
+	// +kubebuilder:validation:Maximum=503
 	// +kubebuilder:validation:Enum=400;403;404;413;422;429;503
 	// +kubebuilder:default=403
 	// +optional

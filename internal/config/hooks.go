@@ -11,18 +11,13 @@ import (
 
 // hookSpec translates the hooks of a policy.
 func hookSpec(h *v1alpha1.Hooks) hooks.Spec {
-	if h == nil {
-		return hooks.Spec{}
-	}
 	spec := hooks.Spec{Headers: h.Headers, BodyFields: h.BodyFields}
 	for i := range h.Steps {
 		s := &h.Steps[i]
 		step := hooks.Step{
 			Name: s.Name, When: s.When, Model: s.Model, Priority: s.Priority, Session: s.SessionExpression,
 			CostLimit: int(s.CostLimit), Open: s.FailureMode == v1alpha1.FailOpen,
-		}
-		if s.Refuse != nil {
-			step.Refuse = hooks.Refusal{Status: int(s.Refuse.Status), Message: s.Refuse.Message}
+			Refuse: hooks.Refusal{Status: int(s.Refuse.Status), Message: s.Refuse.Message},
 		}
 		spec.Steps = append(spec.Steps, step)
 	}
@@ -50,9 +45,6 @@ func hookErrors(spec *hooks.Spec) (errs field.ErrorList) {
 
 // hookPriorities are the errors of steps that name a priority which the policy does not have.
 func hookPriorities(s *v1alpha1.RoutingPolicySpec) (errs field.ErrorList) {
-	if s.Hooks == nil {
-		return nil
-	}
 	for i := range s.Hooks.Steps {
 		name := s.Hooks.Steps[i].Priority
 		if name != "" && !slices.ContainsFunc(s.Admission.Priorities, func(p v1alpha1.Priority) bool { return p.Name == name }) {

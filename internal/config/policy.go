@@ -71,7 +71,7 @@ func policySpec(p *v1alpha1.RoutingPolicy, last *hooks.Spec) (picker.PolicySpec,
 		AsksUsage:         s.Decisions.StreamUsage != v1alpha1.StreamUsageAsRequested,
 		Admission:         admissionSpec(&s.Admission),
 		Handoffs:          handoffSpec(&s.Disaggregation),
-		Hooks:             hookSpec(s.Hooks),
+		Hooks:             hookSpec(&s.Hooks),
 	}
 	spec.SessionIdle = seconds(s.Session.IdleSeconds)
 	for _, key := range s.Session.Keys {
