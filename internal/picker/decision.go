@@ -61,8 +61,8 @@ type Decision struct {
 	// generates: though unparsed, its answer is like one of a completion. background: the answer precedes the work.
 	generates, background bool
 	streamed              bool
-	gateway               string // its address; empty without one
 	observed              bool   // the gateway routes by itself
+	gateway               string // its address; empty without one
 	session               uint64 // 0 without one
 	// maxTokens is the most to be generated, 0 when the request does not set it.
 	maxTokens int

@@ -42,7 +42,7 @@ func (d *Decision) failed(how failure) {
 	}
 	if (how == errored || how == late) && d.loading() { // that it could not load the blocks is mostly the fault of others
 		accused := &pair{d.handoff.from, &d.Targets[d.target]}
-		if d.handoff.first != nil { // the caller does not send it alone
+		if d.handoff.first != nil { // a gateway does not send the request again as a whole
 			d.blamePair(accused)
 		} else {
 			d.handoff.accused = accused

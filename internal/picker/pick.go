@@ -132,47 +132,45 @@ type pickState struct {
 	routing   *Routing // nil without a ModelRoute
 	hooked    *hooked  // nil without hooks
 	facts     *Facts   // nil where no use is recorded
-	again     bool     // it was picked for before
 	steps     *Steps
 	start     time.Time
 	header    func(name string) string
 	caller    caller
 	allow     func(*endpoint.Endpoint) bool // the subset that a gateway has given; nil for all
 	gateway   string
+	again     bool // it was picked for before
 	remote    bool // it cannot reach endpoints behind unix sockets
 	unparsed  bool
 	generates bool
-	// dropsPriority: the body has a priority that the engine must not get.
-	dropsPriority bool
+	// dropsPriority: the body has a priority that the engine must not get. cutsUsage: the usage that the body asks for can be taken out
+	// of the answer. observed: it waits for nothing.
+	dropsPriority, cutsUsage, observed bool
+
 	salt, invoked string // that the body must get, empty to leave it as it is; see Decision.InvokedModel
-	cutsUsage     bool   // the usage that the body asks for can be taken out of the answer
-	// observed: it waits for nothing.
-	observed bool
-	body     []byte
-	size     int           // of the body as received
-	waited   time.Duration // for room
-	due      time.Time     // deadline of the first token, of requests with a tight target
+	body          []byte
+	size          int           // of the body as received
+	waited        time.Duration // for room
+	due           time.Time     // deadline of the first token, of requests with a tight target
 	legState
 	prompt
 }
 
 // legState is what a pick keeps of the leg that it is for.
 type legState struct {
-	// leg of the request; splits: the caller can send two. handoff is what the decision for the first leg has kept for a
-	// DecodeLeg, coming the endpoint that the plan of a PrefillLeg counts on, accused see handoff.
-	leg     Leg
-	splits  bool
+	// leg of the request; splits: the caller can send two; relays: a sidecar of the endpoint that decodes sends both. handedBefore: a
+	// decision before was for a hand-off. logs: decisions are logged.
+	leg                                Leg
+	splits, relays, handedBefore, logs bool
+	// handoff is what the decision for the first leg has kept for a DecodeLeg, coming the endpoint that the plan of a PrefillLeg counts on,
+	// accused see handoff. first is the decision for the first leg, if it is relayed.
 	handoff handoff
-	// relays: a sidecar of the endpoint that decodes sends both legs. first is then the decision for the first one.
-	relays  bool
 	first   *Decision
 	coming  *member
 	accused *pair
-	// plans of the scratch; nil where no plans were made. After a decision for a hand-off (handedBefore), compared is the record of its
-	// plans if decisions are logged (logs).
-	plans              *plans
-	logs, handedBefore bool
-	compared           *decisionlog.Plan
+	// plans of the scratch; nil where no plans were made. compared is the record of the plans of the hand-off before, if decisions are
+	// logged.
+	plans    *plans
+	compared *decisionlog.Plan
 	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.
 	blocksUntil time.Time
 }
