@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
@@ -29,7 +30,7 @@ func (r renderer) Tokens(ctx context.Context, ep *endpoint.Endpoint, route opena
 	out := picker.Rendered{IDs: got.IDs, More: got.More, Tokenized: got.Source == render.Tokenized, Lacking: r.lacking(ep),
 		Release: got.Release}
 	switch {
-	case errors.Is(err, render.ErrFull):
+	case errors.Is(err, budget.ErrFull):
 		err = fmt.Errorf("%w: %w: %w", picker.ErrUnrenderable, picker.ErrNoRoom, err)
 	case errors.Is(err, render.ErrBusy), transport.LocalFault(err):
 		err = fmt.Errorf("%w: %w: %w", picker.ErrUnrenderable, picker.ErrNotAsked, err)

@@ -2,7 +2,6 @@ package render
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -10,9 +9,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
-
-// ErrFull means that there is no room for a question or its answer in the memory for what engines send, or not in the engine's share.
-var ErrFull = errors.New("the memory for what engines send is full")
 
 const (
 	// ownBytes of the answers of each engine are outside of Options.Room.
@@ -60,16 +56,25 @@ func (s *shares) open(ep *endpoint.Endpoint) *memory {
 	return m
 }
 
-// take takes n bytes, or returns ErrFull.
-func (m *memory) take(n int) error {
+// Take implements budget.Memory.
+func (m *memory) Take(n int) bool {
 	if !m.share.Take(n) {
-		return ErrFull
+		return false
 	}
 	m.held += n
+	return true
+}
+
+// take takes n bytes, or returns budget.ErrFull.
+func (m *memory) take(n int) error {
+	if !m.Take(n) {
+		return budget.ErrFull
+	}
 	return nil
 }
 
-func (m *memory) put(n int) {
+// Put implements budget.Memory.
+func (m *memory) Put(n int) {
 	m.share.Put(n)
 	m.held -= n
 }
@@ -79,7 +84,7 @@ func (m *memory) close() {
 	if m.share == nil {
 		return
 	}
-	m.put(m.held)
+	m.Put(m.held)
 	m.shares.mu.Lock()
 	defer m.shares.mu.Unlock()
 	if m.share.users--; m.share.users == 0 {
@@ -94,30 +99,13 @@ func (m *memory) read(buf *bytes.Buffer, from io.Reader, limit int64) error {
 	if err := m.take(buf.Cap()); err != nil {
 		return err
 	}
-	from = io.LimitReader(from, limit+1)
-	for {
-		if free := buf.AvailableBuffer(); cap(free) > 0 {
-			n, err := from.Read(free[:cap(free)])
-			buf.Write(free[:n])
-			switch {
-			case int64(buf.Len()) > limit:
-				return fmt.Errorf("%w: more than %d bytes", ErrAnswer, limit)
-			case errors.Is(err, io.EOF):
-				return nil
-			case err != nil:
-				return err
-			}
-			continue
-		}
-		before, after := buf.Cap(), max(firstRead, 2*buf.Cap())
-		if err := m.take(after); err != nil {
-			return err
-		}
-		grown := bytes.NewBuffer(make([]byte, 0, after))
-		grown.Write(buf.Bytes())
-		*buf = *grown
-		m.put(before)
+	if err := budget.Read(buf, io.LimitReader(from, limit+1), m); err != nil {
+		return err
 	}
+	if int64(buf.Len()) > limit {
+		return fmt.Errorf("%w: more than %d bytes", ErrAnswer, limit)
+	}
+	return nil
 }
 
 // keep takes what the ids of an answer hold until they are released.
@@ -128,9 +116,6 @@ func (m *memory) keep(a *Answer) error {
 	}
 	return m.take(n)
 }
-
-// firstRead is the first size of a buffer, in bytes.
-const firstRead = 8 << 10
 
 // plausible returns an error if an answer has more ids than can be of a request of so many bytes.
 func (a *Answer) plausible(body int) error {

@@ -68,7 +68,7 @@ func TestAnswersDrawOnTheRoom(t *testing.T) {
 	close(hostile.release)
 	full := 0
 	for range questions {
-		if err := <-errs; errors.Is(err, ErrFull) {
+		if err := <-errs; errors.Is(err, budget.ErrFull) {
 			full++
 		} else if err != nil {
 			t.Error(err)
@@ -92,7 +92,7 @@ func TestAnAnswerHoldsRoomUntilItsRelease(t *testing.T) {
 	for range 100 {
 		got, err := ask(t, c, ep)
 		if err != nil {
-			if !errors.Is(err, ErrFull) {
+			if !errors.Is(err, budget.ErrFull) {
 				t.Fatal(err)
 			}
 			break
@@ -141,7 +141,7 @@ func TestAnswersThatGrowWhenDecodedAreCounted(t *testing.T) {
 	}); n > 20 {
 		t.Errorf("reading it takes %v allocations", n)
 	}
-	if _, err := c.Proof(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); !errors.Is(err, ErrFull) {
+	if _, err := c.Proof(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); !errors.Is(err, budget.ErrFull) {
 		t.Errorf("got %v", err)
 	}
 	if n := c.shares.room.Held(); n != 0 {
@@ -195,7 +195,7 @@ func TestQuestionsDrawOnTheRoom(t *testing.T) {
 			ep := start(t, e)
 			c := newClient(t, Options{Room: room})
 			got, err := c.Tokens(t.Context(), ep, openai.ChatCompletions, []byte(tc.body), "")
-			if full := errors.Is(err, ErrFull); full != tc.full || !full && err != nil {
+			if full := errors.Is(err, budget.ErrFull); full != tc.full || !full && err != nil {
 				t.Errorf("got %v", err)
 			}
 			if asked := slices.Contains(e.paths(), "/tokenize"); asked == tc.full {
@@ -275,7 +275,7 @@ func TestIdentitiesDrawOnTheRoom(t *testing.T) {
 			c := newClient(t, Options{Room: room})
 			ep := start(t, &engine{answers: map[string]answer{"/version": {200, tc.version}, "/v1/models": {200, tc.models}}})
 			got, err := c.Identity(t.Context(), ep, "m", "")
-			if got != tc.want || (err != nil) != tc.full || tc.full && !errors.Is(err, ErrFull) {
+			if got != tc.want || (err != nil) != tc.full || tc.full && !errors.Is(err, budget.ErrFull) {
 				t.Errorf("got a version of %d bytes, a root of %d, %v", len(got.Version), len(got.Root), err)
 			}
 			if n := room.Held(); n != 0 {

@@ -65,7 +65,7 @@ func (c *Client) serve(ctx context.Context, m *memory, ep *endpoint.Endpoint, ro
 		if err := m.take(treeCost * len(answer)); err != nil {
 			return err
 		}
-		defer m.put(treeCost * len(answer))
+		defer m.Put(treeCost * len(answer))
 		var a served
 		if err := json.Unmarshal(answer, &a); err != nil {
 			return fmt.Errorf("%w: %w", ErrAnswer, err)

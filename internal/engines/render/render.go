@@ -301,7 +301,7 @@ func (c *Client) post(ctx context.Context, m *memory, ep *endpoint.Endpoint, pat
 	}()
 	err = m.read(buf, resp.Body, c.options.MaxAnswer)
 	reading := m.held - before
-	defer func() { m.put(reading) }()
+	defer func() { m.Put(reading) }()
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", path, err)
 	}
@@ -309,7 +309,7 @@ func (c *Client) post(ctx context.Context, m *memory, ep *endpoint.Endpoint, pat
 	if err := m.take(cost); err != nil {
 		return fmt.Errorf("reading %s: %w", path, err)
 	}
-	defer m.put(cost)
+	defer m.Put(cost)
 	return use(resp.StatusCode, buf.Bytes())
 }
 

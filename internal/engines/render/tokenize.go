@@ -33,7 +33,7 @@ func (c *Client) tokenize(ctx context.Context, m *memory, ep *endpoint.Endpoint,
 	if err := m.take(cost); err != nil {
 		return Answer{}, err
 	}
-	defer m.put(cost)
+	defer m.Put(cost)
 	var parsed openai.Request
 	questions, err := tokenizeRequests(ctx, route, body, lack, &parsed)
 	if err != nil {

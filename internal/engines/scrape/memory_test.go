@@ -62,7 +62,7 @@ func TestPagesDrawOnTheRoom(t *testing.T) {
 	}
 	close(release)
 	for range engines {
-		if err := <-errs; !errors.Is(err, errFull) {
+		if err := <-errs; !errors.Is(err, budget.ErrFull) {
 			t.Errorf("got %v", err)
 		}
 	}

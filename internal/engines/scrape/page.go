@@ -31,12 +31,9 @@ const maxDoublings = 2
 const (
 	// keepBuffer is the largest buffer kept from one question to the next, bytes.
 	keepBuffer = 1 << 20
-	// firstRead is the first size of a buffer, and ownBytes what the buffers of each page have outside of Options.Room, in bytes.
-	firstRead, ownBytes = 8 << 10, 1 << 20
+	// ownBytes is what the buffers of each page have outside of Options.Room, in bytes.
+	ownBytes = 1 << 20
 )
-
-// errFull means that there is no room for an answer in Options.Room.
-var errFull = errors.New("the memory for what engines send is full")
 
 // page is one address and all that is asked of it: at most one question for metrics and one for models at a time.
 type page struct {
@@ -388,7 +385,7 @@ func (p *page) getWithin(ctx context.Context, timeout time.Duration, path string
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if err := p.read(body, io.LimitReader(resp.Body, limit+1)); err != nil {
+	if err := budget.Read(body, io.LimitReader(resp.Body, limit+1), p.share); err != nil {
 		return fmt.Errorf("reading %s: %w", path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -398,31 +395,6 @@ func (p *page) getWithin(ctx context.Context, timeout time.Duration, path string
 		return fmt.Errorf("reading %s: more than %d bytes", path, limit)
 	}
 	return nil
-}
-
-// read reads to the end. What the buffer takes is drawn on the page's share.
-func (p *page) read(body *bytes.Buffer, from io.Reader) error {
-	for {
-		if free := body.AvailableBuffer(); cap(free) > 0 {
-			n, err := from.Read(free[:cap(free)])
-			body.Write(free[:n])
-			switch {
-			case errors.Is(err, io.EOF):
-				return nil
-			case err != nil:
-				return err
-			}
-			continue
-		}
-		before, after := body.Cap(), max(firstRead, 2*body.Cap())
-		if !p.share.Take(after) {
-			return errFull
-		}
-		grown := bytes.NewBuffer(make([]byte, 0, after))
-		grown.Write(body.Bytes())
-		*body = *grown
-		p.share.Put(before)
-	}
 }
 
 // shrink gives a large buffer up.
