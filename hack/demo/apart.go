@@ -21,14 +21,15 @@ import (
 func (s *session) apart(ctx context.Context) error {
 	var wrong, rows []string
 	for _, prefillers := range []int{0, s.prefillers} {
-		samples, err := s.runApart(ctx, prefillers)
+		name := "no roles"
+		if prefillers > 0 {
+			name = fmt.Sprintf("%d prefill, %d decode", prefillers, s.pods-prefillers)
+		}
+		samples, err := s.runApart(ctx, name, prefillers)
 		if err != nil {
 			return err
 		}
-		row := apartRow{name: "no roles", Summary: summary.Of(samples)}
-		if prefillers > 0 {
-			row.name = fmt.Sprintf("%d prefill, %d decode", prefillers, s.pods-prefillers)
-		}
+		row := apartRow{name: name, Summary: summary.Of(samples)}
 		row.add(samples)
 		rows = append(rows, row.String())
 		if row.Errors > 0 {
@@ -48,7 +49,7 @@ func (s *session) apart(ctx context.Context) error {
 }
 
 // runApart starts a fleet, sends everything through it and ends it.
-func (s *session) runApart(ctx context.Context, prefillers int) (samples []summary.Sample, err error) {
+func (s *session) runApart(ctx context.Context, title string, prefillers int) (samples []summary.Sample, err error) {
 	f, err := s.start(ctx, fmt.Sprintf("prefill-%d", prefillers), string(policy.MarginalCost), prefillers)
 	if err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func (s *session) runApart(ctx context.Context, prefillers int) (samples []summa
 	}()
 	meter := cpu.Start(ctx)
 	defer meter.Stop()
-	return s.drive(ctx, string(policy.MarginalCost), f, meter)
+	return s.drive(ctx, title, string(policy.MarginalCost), f, meter)
 }
 
 const apartHead = "                      REQUESTS  ERRORS  HANDED OVER  TTFT P50      P90      P99  TOKEN P50      P90      P99  END MEAN\n"

@@ -113,7 +113,7 @@ func (s *session) run(ctx context.Context, strategy string, last bool) (run *rep
 		}
 	}()
 	meter, before, start := cpu.Start(ctx), ownCPU(), time.Now()
-	samples, err := s.drive(ctx, strategy, f, meter)
+	samples, err := s.drive(ctx, strategy, strategy, f, meter)
 	m := report.Machine{WallSeconds: time.Since(start).Seconds(), ClientCPUSeconds: (ownCPU() - before).Seconds()}
 	m.MeanCPU, m.MaxCPU = meter.Stop()
 	if err != nil {
@@ -145,8 +145,8 @@ func (s *session) start(ctx context.Context, name, strategy string, prefillers i
 	})
 }
 
-// drive sends the plan through a fleet and shows how far it is. It ends early when a process of the fleet does.
-func (s *session) drive(ctx context.Context, strategy string, f *fleet.Fleet, meter *cpu.Meter) ([]summary.Sample, error) {
+// drive sends the plan through a fleet and shows how far it is, under a title. It ends early when a process of the fleet does.
+func (s *session) drive(ctx context.Context, title, strategy string, f *fleet.Fleet, meter *cpu.Meter) ([]summary.Sample, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -172,7 +172,7 @@ func (s *session) drive(ctx context.Context, strategy string, f *fleet.Fleet, me
 		_ = progress.Show(s.stdout, width, every, done, func() progress.State {
 			sent, ended := int(counters.Sent.Load()), int(counters.Done.Load())
 			return progress.State{
-				Title: strategy, Done: ended, Total: s.plan.Requests(), InFlight: max(0, sent-ended), Failed: int(counters.Failed.Load()),
+				Title: title, Done: ended, Total: s.plan.Requests(), InFlight: max(0, sent-ended), Failed: int(counters.Failed.Load()),
 				Elapsed: time.Since(start), Expected: s.expected(), CPU: meter.Now(),
 			}
 		})
