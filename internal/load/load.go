@@ -23,7 +23,7 @@ type View struct {
 	// Decoding is the number of requests whose prefill has ended.
 	Decoding int
 	// PendingTokens and PendingPairs are the work that still has to be prefilled, after what the engine should have
-	// done of it meanwhile. The pairs of what peers have sent are among the tokens, by what they cost.
+	// done of it meanwhile. Older peers count pairs among the tokens, by what they cost.
 	PendingTokens, PendingPairs float64
 	// Overdue is by how much, in seconds, the first of the pending prefills takes longer than predicted: it might wait for
 	// KV blocks, or for a place among those that decode.
@@ -41,7 +41,7 @@ type View struct {
 	// Stalled: the endpoint has accepted requests and shows no progress with anything, for longer than they explain.
 	Stalled bool
 	// PendingContext is the prompts that are still to be prefilled, in tokens including their cached ones, except for those
-	// that peers have sent.
+	// that older peers have sent.
 	PendingContext float64
 	// Peers is the part of InFlight, Decoding and PendingTokens that other pickers have reported.
 	Peers PeerView
@@ -86,6 +86,10 @@ type View struct {
 type PeerView struct {
 	InFlight, Decoding int
 	PendingTokens      float64
+
+	// decodingTokens are the prompts of those that decode, but for ofUnknownContext of them.
+	decodingTokens   float64
+	ofUnknownContext int
 }
 
 // Report is what an engine reports about itself.
@@ -203,14 +207,14 @@ func (t *Tracker) predict(work Work) time.Duration {
 // usualContext is the assumed length of a decoding prompt of unknown length, in tokens.
 const usualContext = 2000
 
-// decodingWith is the context that is decoded, with so many requests of peers: their prompts are assumed to be as long as
-// this picker's.
-func (t *Tracker) decodingWith(peers int) float64 {
+// decodingWith is the context that is decoded, with the requests of peers: prompts of unknown length are assumed to be as long as this
+// picker's.
+func (t *Tracker) decodingWith(peers *PeerView) float64 {
 	mean := float64(usualContext)
 	if n := t.inFlight - len(t.prefilling); n > 0 {
 		mean = t.decoding / float64(n)
 	}
-	return t.decoding + mean*float64(peers)
+	return t.decoding + peers.decodingTokens + mean*float64(peers.ofUnknownContext)
 }
 
 // starving is the KV use above which prefills might have waited for blocks, which teaches nothing of the engine's speed.
@@ -294,7 +298,7 @@ func (t *Tracker) Read(now time.Time, v *View) {
 	v.Slots = t.slots.now(now)
 	v.Decoding = decoding + v.Peers.Decoding
 	v.Peers.PendingTokens = all.Tokens - own.Tokens
-	v.DecodingTokens = t.decodingWith(v.Peers.Decoding)
+	v.DecodingTokens = t.decodingWith(&v.Peers)
 	if speed, trust := t.rate.learned(now); speed.PerToken > 0 {
 		v.Rate, v.PairSeconds, v.Trust = 1/speed.PerToken, speed.PerPair, trust
 		v.Overhead, v.ContextSeconds = speed.Overhead, speed.PerContext
@@ -403,9 +407,10 @@ func (t *Tracker) firstWithPeers(now, start time.Time, work Work, ours bool, all
 		if !s.peer.Fresh(now) {
 			continue
 		}
-		all.Tokens += float64(s.PendingTokens)
-		if s.PendingTokens > 0 && (!known || s.HeadStart.Before(start)) {
-			start, work, known, ours = s.HeadStart, Work{Tokens: float64(s.HeadTokens)}, true, false
+		pending, head := s.work()
+		*all = all.plus(pending)
+		if pending.Tokens > 0 && (!known || s.HeadStart.Before(start)) {
+			start, work, known, ours = s.HeadStart, head, true, false
 		}
 	}
 	return start, work, ours

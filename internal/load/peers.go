@@ -44,12 +44,24 @@ type Share struct {
 	// HeadTokens is the part of the oldest of these requests, HeadStart its time.
 	HeadTokens int
 	HeadStart  time.Time
+	// Pending and Head are the same work as it is, and DecodingTokens the prompts of the requests that decode. Older pickers send
+	// none of them.
+	Pending, Head  Work
+	DecodingTokens float64
 	// LastEnd is when a prefill ended last.
 	LastEnd time.Time
 }
 
 // Idle reports whether the picker has given the endpoint nothing.
 func (s *Share) Idle() bool { return s.InFlight == 0 && s.Decoding == 0 && s.PendingTokens == 0 }
+
+// work that is pending, and that of the oldest request.
+func (s *Share) work() (pending, head Work) {
+	if s.Pending == (Work{}) {
+		return Work{Tokens: float64(s.PendingTokens)}, Work{Tokens: float64(s.HeadTokens)}
+	}
+	return s.Pending, s.Head
+}
 
 // peerShare is the share of a peer. A tracker has one at most for each.
 type peerShare struct {
@@ -64,10 +76,11 @@ func (t *Tracker) Share(now time.Time) (Share, uint64) {
 	t.expire(now)
 	s := Share{
 		InFlight: t.inFlight, Decoding: t.inFlight - len(t.prefilling), PendingTokens: t.asTokens(t.pending), LastEnd: t.lastEnd,
+		Pending: t.pending, DecodingTokens: t.decoding,
 	}
 	for _, b := range t.prefilling {
 		if !b.taught {
-			s.HeadTokens, s.HeadStart = t.asTokens(b.work), b.start
+			s.HeadTokens, s.HeadStart, s.Head = t.asTokens(b.work), b.start, b.work
 			break
 		}
 	}
@@ -128,6 +141,10 @@ func (t *Tracker) peerView(now time.Time) (v PeerView) {
 		if s := &t.peers[i]; s.peer.Fresh(now) {
 			v.InFlight += s.InFlight
 			v.Decoding += s.Decoding
+			v.decodingTokens += s.DecodingTokens
+			if s.DecodingTokens <= 0 {
+				v.ofUnknownContext += s.Decoding
+			}
 		}
 	}
 	return v

@@ -74,7 +74,8 @@ func TestPickersThatTellSeeOneQueue(t *testing.T) {
 		own := PeerView{}
 		for i, tracker := range p.trackers {
 			v := tracker.View(later)
-			if v.InFlight != want.InFlight || v.Decoding != want.Decoding || v.PendingTokens != want.PendingTokens {
+			if v.InFlight != want.InFlight || v.Decoding != want.Decoding || v.PendingTokens != want.PendingTokens ||
+				v.PendingPairs != want.PendingPairs || v.PendingContext != want.PendingContext || v.DecodingTokens != want.DecodingTokens {
 				t.Fatalf("step %d: picker %d sees %+v, one picker would see %+v", step, i, v, want)
 			}
 			own.InFlight += v.InFlight - v.Peers.InFlight

@@ -131,6 +131,7 @@ func (t *Tracker) silent(now time.Time) bool {
 	// Nothing moves before a step ends. The first prompt is taken to be one step, because engines without chunked prefill
 	// show nothing before its end, and others can be in the same step.
 	with := min(max(0, all.Tokens-first.Tokens), stepTokens)
-	seconds := speed.Overhead + speed.PerContext*t.decodingWith(t.peerView(now).Decoding) + speed.Seconds(first) + speed.PerToken*with
+	peers := t.peerView(now)
+	seconds := speed.Overhead + speed.PerContext*t.decodingWith(&peers) + speed.Seconds(first) + speed.PerToken*with
 	return silence > duration(slack*seconds)
 }

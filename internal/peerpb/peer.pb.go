@@ -732,8 +732,14 @@ type Load struct {
 	// Time since that request was sent, and since the last prefill ended; 0 if there was none.
 	HeadAgeMicroseconds uint64 `protobuf:"varint,8,opt,name=head_age_microseconds,json=headAgeMicroseconds,proto3" json:"head_age_microseconds,omitempty"`
 	EndAgeMicroseconds  uint64 `protobuf:"varint,9,opt,name=end_age_microseconds,json=endAgeMicroseconds,proto3" json:"end_age_microseconds,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The work of those prefills, and of the oldest: uncached tokens, pairs of tokens that attention compares, and whole prompts. Older
+	// pickers send none; pending_tokens and head_tokens include the pairs as the tokens that take as long.
+	Pending *Work `protobuf:"bytes,10,opt,name=pending,proto3" json:"pending,omitempty"`
+	Head    *Work `protobuf:"bytes,11,opt,name=head,proto3" json:"head,omitempty"`
+	// Prompts of the requests whose prefill has ended, in tokens.
+	DecodingTokens uint64 `protobuf:"varint,12,opt,name=decoding_tokens,json=decodingTokens,proto3" json:"decoding_tokens,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Load) Reset() {
@@ -829,6 +835,88 @@ func (x *Load) GetEndAgeMicroseconds() uint64 {
 	return 0
 }
 
+func (x *Load) GetPending() *Work {
+	if x != nil {
+		return x.Pending
+	}
+	return nil
+}
+
+func (x *Load) GetHead() *Work {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
+func (x *Load) GetDecodingTokens() uint64 {
+	if x != nil {
+		return x.DecodingTokens
+	}
+	return 0
+}
+
+// Work is what prefills ask of an engine.
+type Work struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        uint64                 `protobuf:"varint,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Pairs         float64                `protobuf:"fixed64,2,opt,name=pairs,proto3" json:"pairs,omitempty"`
+	Context       uint64                 `protobuf:"varint,3,opt,name=context,proto3" json:"context,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Work) Reset() {
+	*x = Work{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Work) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Work) ProtoMessage() {}
+
+func (x *Work) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Work.ProtoReflect.Descriptor instead.
+func (*Work) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Work) GetTokens() uint64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Work) GetPairs() float64 {
+	if x != nil {
+		return x.Pairs
+	}
+	return 0
+}
+
+func (x *Work) GetContext() uint64 {
+	if x != nil {
+		return x.Context
+	}
+	return 0
+}
+
 // Assumption says that an endpoint will hold the blocks of a request that the picker has just sent to it.
 type Assumption struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -850,7 +938,7 @@ type Assumption struct {
 
 func (x *Assumption) Reset() {
 	*x = Assumption{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +950,7 @@ func (x *Assumption) String() string {
 func (*Assumption) ProtoMessage() {}
 
 func (x *Assumption) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +963,7 @@ func (x *Assumption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assumption.ProtoReflect.Descriptor instead.
 func (*Assumption) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{10}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Assumption) GetId() uint64 {
@@ -950,7 +1038,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1050,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1063,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{11}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Want) GetPool() string {
@@ -1035,7 +1123,7 @@ type Loan struct {
 
 func (x *Loan) Reset() {
 	*x = Loan{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1135,7 @@ func (x *Loan) String() string {
 func (*Loan) ProtoMessage() {}
 
 func (x *Loan) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1148,7 @@ func (x *Loan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loan.ProtoReflect.Descriptor instead.
 func (*Loan) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{12}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Loan) GetAt() *reportpb.Position {
@@ -1139,7 +1227,7 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\tunder_way\x18\x05 \x01(\rR\bunderWay\x12#\n" +
 	"\rrequests_left\x18\x06 \x01(\x01R\frequestsLeft\x12\x1f\n" +
 	"\vtokens_left\x18\a \x01(\x01R\n" +
-	"tokensLeft\"\xa7\x02\n" +
+	"tokensLeft\"\xaa\x03\n" +
 	"\x04Load\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x12\n" +
@@ -1150,7 +1238,15 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\vhead_tokens\x18\a \x01(\x04R\n" +
 	"headTokens\x122\n" +
 	"\x15head_age_microseconds\x18\b \x01(\x04R\x13headAgeMicroseconds\x120\n" +
-	"\x14end_age_microseconds\x18\t \x01(\x04R\x12endAgeMicroseconds\"\xd1\x01\n" +
+	"\x14end_age_microseconds\x18\t \x01(\x04R\x12endAgeMicroseconds\x12.\n" +
+	"\apending\x18\n" +
+	" \x01(\v2\x14.kvasir.peer.v1.WorkR\apending\x12(\n" +
+	"\x04head\x18\v \x01(\v2\x14.kvasir.peer.v1.WorkR\x04head\x12'\n" +
+	"\x0fdecoding_tokens\x18\f \x01(\x04R\x0edecodingTokens\"N\n" +
+	"\x04Work\x12\x16\n" +
+	"\x06tokens\x18\x01 \x01(\x04R\x06tokens\x12\x14\n" +
+	"\x05pairs\x18\x02 \x01(\x01R\x05pairs\x12\x18\n" +
+	"\acontext\x18\x03 \x01(\x04R\acontext\"\xd1\x01\n" +
 	"\n" +
 	"Assumption\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
@@ -1185,7 +1281,7 @@ func file_internal_peerpb_peer_proto_rawDescGZIP() []byte {
 	return file_internal_peerpb_peer_proto_rawDescData
 }
 
-var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_internal_peerpb_peer_proto_goTypes = []any{
 	(*PeerMessage)(nil),       // 0: kvasir.peer.v1.PeerMessage
 	(*Hello)(nil),             // 1: kvasir.peer.v1.Hello
@@ -1197,28 +1293,31 @@ var file_internal_peerpb_peer_proto_goTypes = []any{
 	(*Homes)(nil),             // 7: kvasir.peer.v1.Homes
 	(*Usage)(nil),             // 8: kvasir.peer.v1.Usage
 	(*Load)(nil),              // 9: kvasir.peer.v1.Load
-	(*Assumption)(nil),        // 10: kvasir.peer.v1.Assumption
-	(*Want)(nil),              // 11: kvasir.peer.v1.Want
-	(*Loan)(nil),              // 12: kvasir.peer.v1.Loan
-	(*reportpb.Position)(nil), // 13: kvasir.report.v1.Position
-	(*reportpb.Change)(nil),   // 14: kvasir.report.v1.Change
+	(*Work)(nil),              // 10: kvasir.peer.v1.Work
+	(*Assumption)(nil),        // 11: kvasir.peer.v1.Assumption
+	(*Want)(nil),              // 12: kvasir.peer.v1.Want
+	(*Loan)(nil),              // 13: kvasir.peer.v1.Loan
+	(*reportpb.Position)(nil), // 14: kvasir.report.v1.Position
+	(*reportpb.Change)(nil),   // 15: kvasir.report.v1.Change
 }
 var file_internal_peerpb_peer_proto_depIdxs = []int32{
 	1,  // 0: kvasir.peer.v1.PeerMessage.hello:type_name -> kvasir.peer.v1.Hello
 	3,  // 1: kvasir.peer.v1.PeerMessage.update:type_name -> kvasir.peer.v1.Update
 	9,  // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
-	10, // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
+	11, // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
 	8,  // 4: kvasir.peer.v1.Update.usages:type_name -> kvasir.peer.v1.Usage
 	7,  // 5: kvasir.peer.v1.Update.homes:type_name -> kvasir.peer.v1.Homes
 	4,  // 6: kvasir.peer.v1.Update.routed:type_name -> kvasir.peer.v1.Routed
 	4,  // 7: kvasir.peer.v1.Recalled.routed:type_name -> kvasir.peer.v1.Routed
-	13, // 8: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
-	14, // 9: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 8: kvasir.peer.v1.Load.pending:type_name -> kvasir.peer.v1.Work
+	10, // 9: kvasir.peer.v1.Load.head:type_name -> kvasir.peer.v1.Work
+	14, // 10: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
+	15, // 11: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_internal_peerpb_peer_proto_init() }
@@ -1236,7 +1335,7 @@ func file_internal_peerpb_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_peerpb_peer_proto_rawDesc), len(file_internal_peerpb_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

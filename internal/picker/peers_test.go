@@ -92,6 +92,7 @@ func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time
 	for to, p := range f.pickers {
 		inbox := replicas.NewInbox(p, outboxes[to].Incarnation())
 		inbox.Meter(p)
+		inbox.Seat(outboxes[to])
 		for from, o := range outboxes {
 			if from != to {
 				sender := replicas.NewSender(o, f.pickers[from].Loads)
@@ -191,6 +192,27 @@ func TestPickersThatTellDoNotFillOnePod(t *testing.T) {
 		}
 		if off < 1.2*on {
 			t.Errorf("%s: two pickers that do not tell wait only %.0f%% longer than two that do: the exchange shows no use", strategy, 100*(off/on-1))
+		}
+	}
+}
+
+// TestPickersTakeTurnsApart: with RoundRobin, two and four pickers that get requests by turns send an endpoint its next request when
+// all others but one have had theirs.
+func TestPickersTakeTurnsApart(t *testing.T) {
+	for _, pickers := range []int{1, 2, 4} {
+		const endpoints = 8
+		f := newFleet(t, pickers, endpoints, policy.RoundRobin, time.Millisecond)
+		f.run(100 * time.Millisecond)
+		last := map[endpoint.ID]int{}
+		for i := range 10 * endpoints {
+			d := pick(t, f.pickers[i%pickers], completion("m", i*1000, 50, true))
+			at := d.Targets[0].Endpoint.ID
+			if before, again := last[at]; again && i-before < endpoints-1 {
+				t.Errorf("%d pickers: %s gets requests %d and %d", pickers, at.Pod, before, i)
+			}
+			last[at] = i
+			f.run(10 * time.Millisecond)
+			d.End(Completed)
 		}
 	}
 }

@@ -366,6 +366,7 @@ func (v *view) question(s *scratch, state *pickState, now time.Time) policy.Requ
 		Prefix:       prefix(state.keys, blocks, r),
 		Credit:       spec.Policy.Credit,
 		ReloadRate:   spec.Policy.ReloadRate,
+		Place:        v.peers.Place(),
 	}
 	if named != 0 {
 		out.Home = v.homes.Get(named, now)

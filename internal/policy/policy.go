@@ -29,6 +29,9 @@ type Request struct {
 	Home uint64
 	// Prefix hashes the first tokens (or, without tokens, bytes) of the prompt.
 	Prefix uint64
+	// Place is the picker's among its replicas, from 0 for the first (or only) one to below 1: strategies begin their turns there,
+	// so that replicas do not all begin with the same endpoint.
+	Place float64
 	// Chunks is the number of chunks of the prompt's text, where the strategy matches these; 0 where it does not.
 	Chunks int
 	// Credit is what a block of each tier is worth, 1 for the GPU.
@@ -56,6 +59,11 @@ type Candidate struct {
 // token.
 func (r *Request) MatchTokens(c *Candidate) int {
 	return min(c.Match.Blocks(), r.Blocks) * r.BlockTokens
+}
+
+// turn is the endpoint, of n, whose turn it is in a sequence that begins at the picker's place.
+func (r *Request) turn(number uint64, n int) uint64 {
+	return (uint64(r.Place*float64(n)) + number) % uint64(n)
 }
 
 // Uncached is the part of the prompt that the candidate has to compute, in tokens.

@@ -370,6 +370,50 @@ func TestRoundRobinTakesTurns(t *testing.T) {
 	}
 }
 
+// TestReplicasTakeTurnsApart: where replicas get requests by turns, an endpoint that has just had one gets the next when all others but
+// one have had theirs, if each replica has as many endpoints. Every replica still takes all endpoints by turns.
+func TestReplicasTakeTurnsApart(t *testing.T) {
+	for _, name := range []Type{RoundRobin, Unified} {
+		for _, replicas := range []int{1, 2, 4} {
+			const n, rounds = 8, 5
+			var candidates []Candidate
+			for i := range n {
+				candidates = append(candidates, candidate(string(rune('a'+i)), 0, load.View{}))
+			}
+			var strategies []Policy
+			for range replicas {
+				strategies = append(strategies, mustNew(t, Default(name)))
+			}
+			last, least := map[int]int{}, n
+			own := make([]map[int]int, replicas)
+			for turn := range n * replicas * rounds {
+				at := turn % replicas
+				r := request(64)
+				r.Place = float64(at) / float64(replicas)
+				got := choose(strategies[at], r, candidates)[0]
+				if before, again := last[got]; again {
+					least = min(least, turn-before)
+				}
+				last[got] = turn
+				if own[at] == nil {
+					own[at] = map[int]int{}
+				}
+				own[at][got]++
+			}
+			if least < n-1 {
+				t.Errorf("%s, %d replicas: an endpoint gets two requests within %d turns", name, replicas, least)
+			}
+			for at, counts := range own {
+				for i := range n {
+					if counts[i] != rounds {
+						t.Errorf("%s, %d replicas: replica %d sent endpoint %d %d requests in %d rounds", name, replicas, at, i, counts[i], rounds)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestStepsKeepTheOrder(t *testing.T) {
 	last := 0.0
 	for seconds := 1e-4; seconds < 1000; seconds *= 1.003 {

@@ -29,7 +29,7 @@ func newUnified(c UnifiedConfig) (Policy, error) {
 func (p *unified) Score(r *Request, candidates []Candidate, out []Cost) {
 	limit := p.maxLoad * math.Max(1, meanInFlight(candidates))
 	n := uint64(max(1, len(candidates)))
-	turn := (p.turn.Add(1) - 1) % n
+	turn := r.turn(p.turn.Add(1)-1, int(n))
 	for i := range candidates {
 		c := &candidates[i]
 		uncached := float64(r.Uncached(c))

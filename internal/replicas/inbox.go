@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,7 @@ type Inbox struct {
 	assumptions                   [NumRefusals]atomic.Uint64
 
 	room *budget.Room // of all guesses together
+	seat *Outbox      // whose place is kept up to date; nil for none
 
 	mu    sync.Mutex
 	peers map[uint64]*Receiver // guarded by mu, by incarnation
@@ -95,6 +97,23 @@ func (b *Inbox) Limit(bytes int64) { b.room = budget.NewRoom(bytes) }
 
 // Meter makes the inbox apply what peers send about tenants. Call it before Open.
 func (b *Inbox) Meter(t Tenants) { b.tenants = t }
+
+// Seat keeps the place of the picker's outbox among its replicas up to date. Call it before Open.
+func (b *Inbox) Seat(o *Outbox) { b.seat = o }
+
+// arrange sets the picker's place by the peers that are there. mu is held.
+func (b *Inbox) arrange() {
+	if b.seat == nil {
+		return
+	}
+	before := 0
+	for incarnation := range b.peers {
+		if incarnation < b.self {
+			before++
+		}
+	}
+	b.seat.place.Store(math.Float64bits(float64(before) / float64(len(b.peers)+1)))
+}
 
 // Open begins a stream of updates: m is its first message, the hello. Everything that the same incarnation has sent over
 // another stream is forgotten, and that stream cannot be used any more. The receiver must be closed when the stream has
@@ -124,6 +143,7 @@ func (b *Inbox) Open(now time.Time, m *pb.PeerMessage) (*Receiver, error) {
 	r := newReceiver(b, hello.GetIncarnation())
 	r.peer.Receive(now)
 	b.peers[hello.GetIncarnation()] = r
+	b.arrange()
 	return r, nil
 }
 
@@ -141,6 +161,7 @@ func (b *Inbox) Expire(now time.Time) {
 			delete(b.peers, incarnation)
 		}
 	}
+	b.arrange()
 }
 
 // Stats are what an inbox has seen.

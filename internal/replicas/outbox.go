@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,7 @@ type Assumption struct {
 type Outbox struct {
 	incarnation uint64
 	senders     atomic.Pointer[[]*Sender] // replaced under mu
+	place       atomic.Uint64             // of the picker among its replicas, bits of a float64
 
 	mu     sync.Mutex // guards what follows
 	events []event    // numbered from first on
@@ -90,6 +92,15 @@ func NewOutbox(incarnation uint64) *Outbox {
 
 // Incarnation is the picker's life.
 func (o *Outbox) Incarnation() uint64 { return o.incarnation }
+
+// Place is the picker's among itself and the peers that it hears: from 0 for the least incarnation, in equal steps, to below 1. It is
+// 0 without an Inbox that is seated.
+func (o *Outbox) Place() float64 {
+	if o == nil {
+		return 0
+	}
+	return math.Float64frombits(o.place.Load())
+}
 
 // Alone reports whether there are no peers.
 func (o *Outbox) Alone() bool { return o == nil || len(*o.senders.Load()) == 0 }

@@ -22,9 +22,10 @@ const (
 	maxLoads = 1 << 16
 	maxName  = 512
 	maxRank  = 1 << 16
-	// maxRequests and maxTokens bound the counters of one endpoint, maxAge the ages.
+	// maxRequests, maxTokens and maxPairs bound the counters of one endpoint, maxAge the ages.
 	maxRequests = 1 << 24
 	maxTokens   = 1 << 40
+	maxPairs    = 1 << 60
 	maxAge      = time.Hour
 	// maxLife bounds how long something can be assumed, maxGuessBytes what one peer can assume at a time.
 	maxLife       = time.Hour
@@ -127,6 +128,8 @@ func check(u *pb.Update) error {
 		case l.GetInFlight() > maxRequests || l.GetDecoding() > l.GetInFlight() || l.GetPendingTokens() > maxTokens ||
 			l.GetHeadTokens() > l.GetPendingTokens():
 			return errors.New("an impossible load")
+		case impossible(l.GetPending()) || impossible(l.GetHead()) || l.GetDecodingTokens() > maxTokens:
+			return errors.New("impossible work")
 		}
 	}
 	if len(u.GetUsages()) > maxUsages {
@@ -162,6 +165,11 @@ func check(u *pb.Update) error {
 		}
 	}
 	return nil
+}
+
+// impossible reports whether no prefills ask that of an engine.
+func impossible(w *pb.Work) bool {
+	return w.GetTokens() > maxTokens || w.GetContext() > maxTokens || !(w.GetPairs() >= 0 && w.GetPairs() <= maxPairs)
 }
 
 // takeLoads replaces the earlier counters with those of the update. mu is held.
@@ -267,7 +275,12 @@ func shareOf(now time.Time, l *pb.Load) load.Share {
 		InFlight: int(l.GetInFlight()), Decoding: int(l.GetDecoding()),
 		PendingTokens: int(l.GetPendingTokens()), HeadTokens: int(l.GetHeadTokens()),
 		HeadStart: ago(now, l.GetHeadAgeMicroseconds()), LastEnd: ago(now, l.GetEndAgeMicroseconds()),
+		Pending: workOf(l.GetPending()), Head: workOf(l.GetHead()), DecodingTokens: float64(l.GetDecodingTokens()),
 	}
+}
+
+func workOf(w *pb.Work) load.Work {
+	return load.Work{Tokens: float64(w.GetTokens()), Pairs: w.GetPairs(), Context: float64(w.GetContext())}
 }
 
 // ago returns the time so many microseconds ago; zero for 0.

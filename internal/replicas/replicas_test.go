@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -283,6 +284,41 @@ func TestOnlyPeersAreHeard(t *testing.T) {
 	}
 }
 
+// TestReplicasHavePlacesOfTheirOwn: those that hear each other divide the range from 0 to 1 among them, in the order of their
+// incarnations. One that has gone leaves its place.
+func TestReplicasHavePlacesOfTheirOwn(t *testing.T) {
+	now := time.Unix(1e6, 0)
+	expect := func(o *Outbox, want float64, when string) {
+		t.Helper()
+		if got := o.Place(); got != want {
+			t.Errorf("%s: place %v, want %v", when, got, want)
+		}
+	}
+	outbox := NewOutbox(20)
+	inbox := NewInbox(nil, 20)
+	inbox.Seat(outbox)
+	expect(outbox, 0, "alone")
+	open := func(incarnation uint64) *Receiver {
+		r, err := inbox.Open(now, &pb.PeerMessage{Kind: &pb.PeerMessage_Hello{Hello: &pb.Hello{Protocol: Protocol, Incarnation: incarnation}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	open(30)
+	expect(outbox, 0, "before the other")
+	open(10)
+	expect(outbox, 1.0/3, "between two")
+	open(10)
+	expect(outbox, 1.0/3, "when one has connected again")
+	open(10).Lost()
+	now = now.Add(load.PeerFresh + time.Millisecond)
+	open(30)
+	expect(outbox, 0, "when the first has gone")
+	var none *Outbox
+	expect(none, 0, "without peers")
+}
+
 func TestNonsenseIsRefused(t *testing.T) {
 	w := newWorld(t, 1, 1, 1)
 	l := w.pickers[0].life
@@ -297,6 +333,11 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"a head beyond all":     update(&pb.Load{Pool: pool, Pod: "pod-0", InFlight: 1, PendingTokens: 1, HeadTokens: 2}),
 		"too many requests":     update(&pb.Load{Pool: pool, Pod: "pod-0", InFlight: maxRequests + 1}),
 		"too many tokens":       update(&pb.Load{Pool: pool, Pod: "pod-0", PendingTokens: maxTokens + 1}),
+		"too much work":         update(&pb.Load{Pool: pool, Pod: "pod-0", Pending: &pb.Work{Tokens: maxTokens + 1}}),
+		"less pairs than none":  update(&pb.Load{Pool: pool, Pod: "pod-0", Pending: &pb.Work{Pairs: -1}}),
+		"pairs that no one has": update(&pb.Load{Pool: pool, Pod: "pod-0", Head: &pb.Work{Pairs: math.NaN()}}),
+		"too much context":      update(&pb.Load{Pool: pool, Pod: "pod-0", Head: &pb.Work{Context: maxTokens + 1}}),
+		"too much decoded":      update(&pb.Load{Pool: pool, Pod: "pod-0", DecodingTokens: maxTokens + 1}),
 		"no such rank":          update(&pb.Load{Pool: pool, Pod: "pod-0", Rank: maxRank + 1}),
 		"a long name":           update(&pb.Load{Pool: string(make([]byte, maxName+1))}),
 		"too many keys":         {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Assumptions: []*pb.Assumption{{Id: 1, Keys: make([]uint64, MaxKeys+1)}}}}},

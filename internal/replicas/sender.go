@@ -253,7 +253,16 @@ func loadMessage(pool string, id endpoint.ID, s *load.Share, now time.Time) *pb.
 		InFlight: uint32(s.InFlight), Decoding: uint32(s.Decoding),
 		PendingTokens: uint64(s.PendingTokens), HeadTokens: uint64(s.HeadTokens),
 		HeadAgeMicroseconds: age(now, s.HeadStart), EndAgeMicroseconds: age(now, s.LastEnd),
+		Pending: workMessage(s.Pending), Head: workMessage(s.Head), DecodingTokens: uint64(max(0, s.DecodingTokens)),
 	}
+}
+
+// workMessage is nil for no work.
+func workMessage(w load.Work) *pb.Work {
+	if w == (load.Work{}) {
+		return nil
+	}
+	return &pb.Work{Tokens: uint64(w.Tokens), Pairs: w.Pairs, Context: uint64(w.Context)}
 }
 
 // age in microseconds, at least 1; 0 for never.
