@@ -140,7 +140,7 @@ func (m *Mirror) superseded(e *kvevent.Event) {
 func itemsOf(e *kvevent.Event) (extra uint64) {
 	for i := range e.Items {
 		if e.Items[i].Block == 0 {
-			extra = kvblock.Digest(extra^uint64(e.Items[i].Offset), e.Items[i].Key)
+			extra = kvblock.ItemExtra(extra, e.Items[i].Key, e.Items[i].Offset)
 		}
 	}
 	return extra

@@ -362,7 +362,7 @@ func (m *Mirror) storeChain(e *kvevent.Event, tier kvblock.Tier) {
 func itemsAt(e *kvevent.Event, block int) (extra uint64) {
 	first := sort.Search(len(e.Items), func(i int) bool { return e.Items[i].Block >= block })
 	for i := first; i < len(e.Items) && e.Items[i].Block == block; i++ {
-		extra = events.ItemExtra(extra, e.Items[i].Key, e.Items[i].Offset)
+		extra = kvblock.ItemExtra(extra, e.Items[i].Key, e.Items[i].Offset)
 	}
 	return extra
 }

@@ -337,7 +337,7 @@ func AppendBlockKeys(dst []kvblock.Key, parent kvblock.Key, tokens []uint32, ext
 func extraOf(e *kvevent.Event, block int) (extra uint64) {
 	first := sort.Search(len(e.Items), func(i int) bool { return e.Items[i].Block >= block })
 	for i := first; i < len(e.Items) && e.Items[i].Block == block; i++ {
-		extra = ItemExtra(extra, e.Items[i].Key, e.Items[i].Offset)
+		extra = kvblock.ItemExtra(extra, e.Items[i].Key, e.Items[i].Offset)
 	}
 	return extra
 }
@@ -481,10 +481,4 @@ func TierOf(medium string, media map[string]kvblock.Tier) (kvblock.Tier, bool) {
 		return kvblock.Remote, true
 	}
 	return 0, false
-}
-
-// ItemExtra folds one multimodal item of a block into the extra of the block's key (see kvblock.Next). Items are
-// folded in their order; the offset is the item's position relative to the block's start, in tokens.
-func ItemExtra(extra uint64, key string, offset int64) uint64 {
-	return kvblock.Digest(extra^uint64(offset), key)
 }

@@ -144,8 +144,8 @@ func TestMirror(t *testing.T) {
 			})},
 			want: func() map[place]int {
 				first := keyOf(1)
-				second := kvblock.Next(first, tokens(2), ItemExtra(ItemExtra(0, "image", -2), "sound", 0))
-				return gpu(first, second, kvblock.Next(second, tokens(3), ItemExtra(0, "image", 0)))
+				second := kvblock.Next(first, tokens(2), kvblock.ItemExtra(kvblock.ItemExtra(0, "image", -2), "sound", 0))
+				return gpu(first, second, kvblock.Next(second, tokens(3), kvblock.ItemExtra(0, "image", 0)))
 			}(),
 		},
 		"a group's hashes are its own": {

@@ -55,7 +55,7 @@ func newTroupe(t *testing.T, endpoints int, inProcess bool) *troupe {
 
 type troupeRenderer struct{ *troupe }
 
-func (r troupeRenderer) Tokens(_ context.Context, ep *endpoint.Endpoint, _ openai.Route, _ []byte, _ string) (Rendered, error) {
+func (r troupeRenderer) Tokens(_ context.Context, ep *endpoint.Endpoint, _ *openai.Request, _ []byte, _ string) (Rendered, error) {
 	i := slices.IndexFunc(r.spec.Endpoints, func(e endpoint.Endpoint) bool { return e.ID == ep.ID })
 	return Rendered{IDs: slices.Repeat([]uint32{r.tokens(i)}, r.counts(i))}, nil
 }

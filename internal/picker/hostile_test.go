@@ -107,7 +107,7 @@ func TestNoClientTakesMatchingFromOthers(t *testing.T) {
 // courtRenderer lets engines make the same tokens as the picker of a court.
 type courtRenderer struct{ tokenized bool }
 
-func (r courtRenderer) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
+func (r courtRenderer) Tokens(context.Context, *endpoint.Endpoint, *openai.Request, []byte, string) (Rendered, error) {
 	return Rendered{IDs: make([]uint32, courtTokens), Tokenized: r.tokenized}, nil
 }
 

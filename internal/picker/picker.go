@@ -31,7 +31,7 @@ import (
 // wrap ErrUnrenderable; others count as the engine's, and wrap ErrUnreachable if there was no connection. With either,
 // Rendered.Lacking can be set.
 type Renderer interface {
-	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Rendered, error)
+	Tokens(ctx context.Context, ep *endpoint.Endpoint, r *openai.Request, body []byte, apiKey string) (Rendered, error)
 }
 
 // Rendered is what an engine returns about the prompts of a request.
@@ -40,6 +40,8 @@ type Rendered struct {
 	IDs []uint32
 	// More are the ids of further prompts.
 	More [][]uint32
+	// Items of the first prompt, in the order of their offsets; there are some if the request is multimodal.
+	Items []kvblock.Item
 	// Tokenized: they are from /tokenize, because the engine has no render route open.
 	Tokenized bool
 	// Lacking is the reason why the engine has no render route open, and the cure; empty where it has one.

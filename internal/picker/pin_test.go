@@ -32,7 +32,7 @@ func (w watched) Score(r *policy.Request, candidates []policy.Candidate, out []p
 // lazy answers questions for tokens when others have had their turn.
 type lazy struct{}
 
-func (lazy) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
+func (lazy) Tokens(context.Context, *endpoint.Endpoint, *openai.Request, []byte, string) (Rendered, error) {
 	time.Sleep(200 * time.Microsecond)
 	return Rendered{IDs: make([]uint32, 100)}, nil
 }

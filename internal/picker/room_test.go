@@ -17,7 +17,7 @@ type roomless struct {
 	taken *int
 }
 
-func (r roomless) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
+func (r roomless) Tokens(context.Context, *endpoint.Endpoint, *openai.Request, []byte, string) (Rendered, error) {
 	if r.full {
 		return Rendered{}, fmt.Errorf("%w: %w", ErrUnrenderable, ErrNoRoom)
 	}
@@ -74,7 +74,7 @@ func TestIDsOfAnEngineAreGivenBack(t *testing.T) {
 // fullOnce has no room for the first answer.
 type fullOnce struct{ asked *int }
 
-func (r fullOnce) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
+func (r fullOnce) Tokens(context.Context, *endpoint.Endpoint, *openai.Request, []byte, string) (Rendered, error) {
 	if *r.asked++; *r.asked == 1 {
 		return Rendered{}, fmt.Errorf("%w: %w", ErrUnrenderable, ErrNoRoom)
 	}

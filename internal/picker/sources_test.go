@@ -24,12 +24,13 @@ import (
 type fakeRenderer struct {
 	ids     []uint32
 	more    [][]uint32
+	items   []kvblock.Item
 	lacking string
 	err     error
 }
 
-func (f fakeRenderer) Tokens(context.Context, *endpoint.Endpoint, openai.Route, []byte, string) (Rendered, error) {
-	return Rendered{IDs: f.ids, More: f.more, Tokenized: f.lacking != "", Lacking: f.lacking}, f.err
+func (f fakeRenderer) Tokens(context.Context, *endpoint.Endpoint, *openai.Request, []byte, string) (Rendered, error) {
+	return Rendered{IDs: f.ids, More: f.more, Items: f.items, Tokenized: f.lacking != "", Lacking: f.lacking}, f.err
 }
 
 // fakePrompter has as many tokens as it says, or fails.
@@ -278,7 +279,7 @@ func TestEnginesThatDoNotRenderAreTold(t *testing.T) {
 // engines is a Renderer whose answers depend on the pod.
 type engines map[string]func(ctx context.Context) error
 
-func (e engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, _ openai.Route, _ []byte, _ string) (Rendered, error) {
+func (e engines) Tokens(ctx context.Context, ep *endpoint.Endpoint, _ *openai.Request, _ []byte, _ string) (Rendered, error) {
 	if fail := e[ep.Pod]; fail != nil {
 		if err := fail(ctx); err != nil {
 			return Rendered{}, err
@@ -336,11 +337,11 @@ type refusing struct {
 	how   error // besides ErrUnrenderable
 }
 
-func (r refusing) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, key string) (Rendered, error) {
+func (r refusing) Tokens(ctx context.Context, ep *endpoint.Endpoint, request *openai.Request, body []byte, key string) (Rendered, error) {
 	if r.asked[ep.Pod]++; ep.Pod == r.pod || r.pod == "all" {
 		return Rendered{}, fmt.Errorf("%w: %w", ErrUnrenderable, r.how)
 	}
-	return r.fakeRenderer.Tokens(ctx, ep, route, body, key)
+	return r.fakeRenderer.Tokens(ctx, ep, request, body, key)
 }
 
 // TestAnEngineThatRefusesAllRequestsLeavesMatchingByTokens: what it refuses is asked of another, and that soon of the other only.

@@ -60,9 +60,9 @@ type Exact struct {
 	// APIs are the request kinds of other APIs (KindMessages) whose prompts are proven to be those of the chats that they
 	// stand for. Prompts of other kinds are made only by engines.
 	APIs openai.Kinds
-	// AdaptersUnreported and SaltsUnreported: the events of some engine's release do not distinguish adapters or cache salts, so
-	// that such requests have no exact keys.
-	AdaptersUnreported, SaltsUnreported bool
+	// AdaptersUnreported, SaltsUnreported and ItemsUnreported: the events of some engine's release do not distinguish adapters, cache
+	// salts, or images and the like and their places, so that such requests have no exact keys.
+	AdaptersUnreported, SaltsUnreported, ItemsUnreported bool
 	// Releases are what the engines have reported; nil as long as none has.
 	Releases *Releases
 }
@@ -155,7 +155,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	}
 	chain := tokenizer.Chain{Root: v.root(r), BlockTokens: v.spec.BlockTokens}
 	switch {
-	case r.Embeds || r.Multimodal || r.Stateful || isPadded(r):
+	case r.Embeds || r.Stateful || isPadded(r), r.Multimodal && (exact.ItemsUnreported || v.grain() == 0):
 		return prompt{err: errContent}
 	case exact.AdaptersUnreported && v.identity(r.Model) != v.spec.Model, exact.SaltsUnreported && r.CacheSalt != "":
 		return prompt{err: errIdentity}
@@ -169,7 +169,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 				return prompt{err: errContent} // the engine refuses it
 			}
 		}
-		out := v.keyed(s, ids, chain, TokensGiven)
+		out := v.keyed(s, ids, nil, chain, TokensGiven)
 		for _, other := range r.Prompts[1:] {
 			out.addIDs(truncate(other.Tokens, r), chain)
 		}
@@ -182,6 +182,8 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	}
 	engineOnly := onlyEngines(r) && exact.APIs&r.Kinds() == 0
 	switch {
+	case r.Multimodal:
+		prompter, err = nil, errContent
 	case engineOnly:
 		prompter = nil
 	case prompter != nil && (r.Kinds()&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, r.Kinds(), v.traits(r))):
@@ -202,6 +204,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	}
 	if v.spec.Policy.EngineTokens == "Never" || p.options.Renderer == nil || v.spec.Tokenizer.Type == "None" {
 		switch {
+		case r.Multimodal:
 		case engineOnly:
 			err = errRoute
 		case prompter == nil && !errors.Is(err, errUnproven):
@@ -245,6 +248,8 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 		defer got.Release()
 	}
 	switch {
+	case errors.Is(err, ErrUnrenderable) && r.Multimodal && !errors.Is(err, ErrNoRoom):
+		return prompt{err: errContent}
 	case errors.Is(err, ErrUnrenderable) && onlyEngines(r) && !errors.Is(err, ErrNoRoom):
 		return prompt{err: errRoute}
 	case err != nil:
@@ -252,13 +257,13 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 	case v.checks.distrusts(p.now(), source, r.Kinds(), v.traits(r)):
 		return prompt{err: errUnproven}
 	}
-	out := v.keyed(s, got.IDs, chain, source)
+	out := v.keyed(s, got.IDs, got.Items, chain, source)
 	out.rendered = by
 	for _, ids := range got.More {
 		out.addIDs(ids, chain)
 	}
-	if idBytes*cap(got.IDs) > len(body)+idBytes*templateTokens {
-		out.ids = nil // they are kept as long as the request waits, so they must not be more than it pays for
+	if len(got.Items) > 0 || idBytes*cap(got.IDs) > len(body)+idBytes*templateTokens {
+		out.ids = nil // without their items they are another prompt; and they are kept while the request waits, which must have paid for them
 	}
 	return out
 }
@@ -293,14 +298,20 @@ func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, 
 	return out, nil
 }
 
-// keyed makes the keys of ids.
-func (v *view) keyed(s *scratch, ids []uint32, chain tokenizer.Chain, source TokenSource) prompt {
+// keyed makes the keys of ids, and of the items among them.
+func (v *view) keyed(s *scratch, ids []uint32, items []kvblock.Item, chain tokenizer.Chain, source TokenSource) prompt {
 	tokens := len(ids)
 	ids = ids[:min(tokens, maxKeyed)]
-	s.keys = kvblock.AppendKeys(s.keys[:0], chain.Root, ids, chain.BlockTokens)
+	keys := func(dst []kvblock.Key, root kvblock.Key) []kvblock.Key {
+		if len(items) == 0 {
+			return kvblock.AppendKeys(dst[:0], root, ids, chain.BlockTokens)
+		}
+		return kvblock.AppendItemKeys(dst[:0], root, ids, chain.BlockTokens, max(1, v.grain())*chain.BlockTokens, items)
+	}
+	s.keys = keys(s.keys, chain.Root)
 	out := prompt{keys: s.keys, tokens: tokens, source: source, ids: ids}
 	if v.rotating() {
-		s.former = kvblock.AppendKeys(s.former[:0], v.formerRoot(&s.request), ids, chain.BlockTokens)
+		s.former = keys(s.former, v.formerRoot(&s.request))
 		out.former = s.former
 	}
 	return out
@@ -319,7 +330,7 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 		if i < 0 || i == refused {
 			break
 		}
-		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r.Route, body, v.spec.EngineAPIKey); err == nil {
+		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r, body, v.spec.EngineAPIKey); err == nil {
 			p.engineAnswered(v, i, nil)
 			if refused >= 0 && !errors.Is(refusal, ErrNotAsked) && !errors.Is(refusal, ErrNoRoom) {
 				p.engineAnswered(v, refused, refusal)

@@ -48,6 +48,22 @@ func (g *grain) keys() int {
 	return multiple(announced, reported)
 }
 
+// grain is the number of our blocks in a block of every engine whose blocks are known; 0 if none is, or if they differ. The items of a
+// prompt cannot be keyed without it (kvblock.AppendItemKeys).
+func (v *view) grain() (common int) {
+	for _, m := range v.members {
+		if m.grain.announced.Load() == 0 && m.grain.reported.Load() == 0 {
+			continue
+		}
+		keys := m.grain.keys()
+		if common != 0 && keys != common {
+			return 0
+		}
+		common = keys
+	}
+	return common
+}
+
 // multiple is the least common multiple of two positive numbers, at most maxGrain.
 func multiple(a, b int) int {
 	x, y := a, b

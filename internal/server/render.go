@@ -24,10 +24,14 @@ type renderer struct {
 }
 
 // Tokens is picker.Renderer's.
-func (r renderer) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte,
+func (r renderer) Tokens(ctx context.Context, ep *endpoint.Endpoint, request *openai.Request, body []byte,
 	apiKey string) (picker.Rendered, error) {
-	got, err := r.Client.Tokens(ctx, ep, route, body, apiKey)
-	out := picker.Rendered{IDs: got.IDs, More: got.More, Tokenized: got.Source == render.Tokenized, Lacking: r.lacking(ep),
+	ask := r.Client.Tokens
+	if request.Multimodal {
+		ask = r.Items
+	}
+	got, err := ask(ctx, ep, request.Route, body, apiKey)
+	out := picker.Rendered{IDs: got.IDs, More: got.More, Items: got.Items, Tokenized: got.Source == render.Tokenized, Lacking: r.lacking(ep),
 		Release: got.Release}
 	switch {
 	case errors.Is(err, budget.ErrFull):

@@ -45,7 +45,7 @@ func TestWhatAnEngineLacksIsNamedByItsRelease(t *testing.T) {
 			if c.release != "" {
 				r.releases.set(ep.ID, c.release)
 			}
-			out, err := r.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"Say hello"}`), "")
+			out, err := r.Tokens(t.Context(), ep, &openai.Request{Route: openai.Completions}, []byte(`{"model":"m","prompt":"Say hello"}`), "")
 			if err != nil || !strings.Contains(out.Lacking, c.want) {
 				t.Errorf("got %q, %v, want %q", out.Lacking, err, c.want)
 			}
@@ -69,7 +69,7 @@ func TestADeadEngineIsUnreachable(t *testing.T) {
 			dial := func(context.Context, string, string) (net.Conn, error) { return nil, tc.dial }
 			r := renderer{Client: render.New(render.Options{Dial: dial}), releases: &releases{}}
 			ep := &endpoint.Endpoint{ID: endpoint.ID{Pod: "a"}, Pod: "a", Address: "10.0.0.1:8000"}
-			_, err := r.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"Say hello"}`), "")
+			_, err := r.Tokens(t.Context(), ep, &openai.Request{Route: openai.Completions}, []byte(`{"model":"m","prompt":"Say hello"}`), "")
 			if err == nil || errors.Is(err, picker.ErrUnreachable) != tc.want {
 				t.Errorf("%v, want unreachable %t", err, tc.want)
 			}
@@ -88,7 +88,7 @@ func TestAnAnswerWithoutRoomIsTheMemorys(t *testing.T) {
 	defer engine.Close()
 	ep := &endpoint.Endpoint{ID: endpoint.ID{Pod: "a"}, Pod: "a", Address: strings.TrimPrefix(engine.URL, "http://")}
 	r := renderer{Client: render.New(render.Options{Room: budget.NewRoom(64 << 10)}), releases: &releases{}}
-	_, err := r.Tokens(t.Context(), ep, openai.Completions, []byte(`{"model":"m","prompt":"Say hello"}`), "")
+	_, err := r.Tokens(t.Context(), ep, &openai.Request{Route: openai.Completions}, []byte(`{"model":"m","prompt":"Say hello"}`), "")
 	if !errors.Is(err, picker.ErrUnrenderable) || !errors.Is(err, picker.ErrNoRoom) || errors.Is(err, picker.ErrNotAsked) {
 		t.Errorf("got %v", err)
 	}

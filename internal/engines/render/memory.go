@@ -108,11 +108,14 @@ func (m *memory) read(buf *bytes.Buffer, from io.Reader, limit int64) error {
 	return nil
 }
 
-// keep takes what the ids of an answer hold until they are released.
+// keep takes what the ids and items of an answer hold until they are released.
 func (m *memory) keep(a *Answer) error {
 	n := idBytes * cap(a.IDs)
 	for _, more := range a.More {
 		n += listBytes + idBytes*cap(more)
+	}
+	for i := range a.Items {
+		n += itemBytes + len(a.Items[i].Key)
 	}
 	return m.take(n)
 }

@@ -27,7 +27,7 @@ func (c *Client) Proof(ctx context.Context, ep *endpoint.Endpoint, route openai.
 	}
 	m := c.shares.open(ep)
 	defer m.close() // the caller keeps few ids: the request is small, and so is what is plausible
-	out, lack, err := c.render(ctx, m, ep, route, body, apiKey)
+	out, lack, err := c.render(ctx, m, ep, route, payload{body: body}, apiKey, false)
 	if lack != LacksNothing {
 		out, err = c.serve(ctx, m, ep, route, body, apiKey)
 	}
@@ -53,7 +53,7 @@ var errNoIDs = errors.New("the answer has no ids of its prompt")
 // serve lets the engine serve the request.
 func (c *Client) serve(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte,
 	apiKey string) (out Answer, err error) {
-	err = c.post(ctx, m, ep, "/v1/"+route.String(), body, apiKey, func(status int, answer []byte) error {
+	err = c.post(ctx, m, ep, "/v1/"+route.String(), payload{body: body}, apiKey, func(status int, answer []byte) error {
 		switch {
 		case (route == openai.Messages || route == openai.Responses) && doesNotServe(status, answer):
 			return ErrUnsupported // which says nothing about chats

@@ -22,6 +22,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
 
@@ -46,7 +47,7 @@ const (
 var (
 	// ErrBusy: as many questions are under way as are allowed.
 	ErrBusy = errors.New("too many questions to engines")
-	// ErrMultimodal: the prompt has images or the like, so that its ids alone do not name its blocks.
+	// ErrMultimodal: the prompt has images or the like, so that its ids alone do not name its blocks, and the engine does not tell the rest.
 	ErrMultimodal = errors.New("the prompt has multimodal content")
 	// ErrPrompts: the request has no text prompt, or too many.
 	ErrPrompts = errors.New("the request has no text prompts, or too many")
@@ -113,6 +114,8 @@ type Answer struct {
 	IDs []uint32
 	// More are the ids of further prompts.
 	More [][]uint32
+	// Items of the first prompt in the order of their offsets, only for Items.
+	Items []kvblock.Item
 	// Number is the number of the ids if the engine has returned that instead of them, which is so only for Proof; otherwise 0.
 	Number int
 	// Source is how the engine was asked.
@@ -168,6 +171,14 @@ func (c *Client) Stats() Stats {
 //
 // Errors wrap one of those above, *StatusError, the context's or the network's.
 func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
+	return c.question(ctx, ep, len(body), func(ctx context.Context, m *memory) (Answer, error) {
+		return c.ask(ctx, m, ep, route, body, apiKey)
+	})
+}
+
+// question asks an endpoint by ask, within the bounds of the client, for the tokens of a request of so many bytes.
+func (c *Client) question(ctx context.Context, ep *endpoint.Endpoint, size int,
+	ask func(context.Context, *memory) (Answer, error)) (Answer, error) {
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
@@ -181,9 +192,9 @@ func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai
 		defer cancel()
 	}
 	m := c.shares.open(ep)
-	out, err := c.ask(ctx, m, ep, route, body, apiKey)
+	out, err := ask(ctx, m)
 	if err == nil {
-		err = out.plausible(len(body))
+		err = out.plausible(size)
 	}
 	if err != nil {
 		m.close()
@@ -196,7 +207,7 @@ func (c *Client) Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai
 
 func (c *Client) ask(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte,
 	apiKey string) (Answer, error) {
-	out, lack, err := c.render(ctx, m, ep, route, body, apiKey)
+	out, lack, err := c.render(ctx, m, ep, route, payload{body: body}, apiKey, false)
 	if lack == LacksNothing {
 		if err == nil {
 			c.rendered.Add(1)
@@ -215,16 +226,16 @@ type lackError struct{ lack Lack }
 
 func (e *lackError) Error() string { return "no render route" }
 
-// render asks a render route. lack is why it does not answer, if it does not.
-func (c *Client) render(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, body []byte,
-	apiKey string) (out Answer, lack Lack, err error) {
+// render asks a render route. lack is why it does not answer, if it does not. Prompts with items have an answer only if withItems is set.
+func (c *Client) render(ctx context.Context, m *memory, ep *endpoint.Endpoint, route openai.Route, content payload,
+	apiKey string, withItems bool) (out Answer, lack Lack, err error) {
 	if route == openai.Embeddings { // no release has a render route for it
 		return Answer{}, Absent, nil
 	}
 	if lack := c.lack(ep, route, time.Now()); lack != LacksNothing {
 		return Answer{}, lack, nil
 	}
-	err = c.post(ctx, m, ep, "/v1/"+route.String()+"/render", body, apiKey, func(status int, answer []byte) error {
+	err = c.post(ctx, m, ep, "/v1/"+route.String()+"/render", content, apiKey, func(status int, answer []byte) error {
 		switch {
 		case status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented,
 			status == http.StatusNotFound && !aboutModel(answer):
@@ -248,10 +259,22 @@ func (c *Client) render(ctx context.Context, m *memory, ep *endpoint.Endpoint, r
 		if a.objects == 0 || a.objects > 1 && route != openai.Completions {
 			return ErrPrompts
 		}
-		if a.multimodal {
-			return ErrMultimodal
-		}
 		out = Answer{IDs: a.ids, More: a.more, Source: Rendered}
+		switch {
+		case a.multimodal && (!withItems || a.objects > 1):
+			return ErrMultimodal
+		case a.multimodal:
+			cost := treeCost * (len(a.hashes) + len(a.places))
+			if err := m.take(cost); err != nil {
+				return err
+			}
+			defer m.Put(cost)
+			items, err := a.items()
+			if err != nil {
+				return err
+			}
+			out.Items = items
+		}
 		return m.keep(&out)
 	})
 	var lacking *lackError
@@ -262,16 +285,22 @@ func (c *Client) render(ctx context.Context, m *memory, ep *endpoint.Endpoint, r
 	return out, LacksNothing, err
 }
 
-// post sends a body and hands status and answer to use, which must not keep the answer, and for which scanCost is taken of m.
-func (c *Client) post(ctx context.Context, m *memory, ep *endpoint.Endpoint, path string, body []byte, apiKey string,
+// payload is what is sent: head and then body, so that nothing is copied where only the beginning differs from the request.
+type payload struct {
+	head string
+	body []byte
+}
+
+// post sends a payload and hands status and answer to use, which must not keep the answer, and for which scanCost is taken of m.
+func (c *Client) post(ctx context.Context, m *memory, ep *endpoint.Endpoint, path string, content payload, apiKey string,
 	use func(status int, answer []byte) error) error {
-	src := &source{data: body}
+	src := &source{head: content.head, data: content.body}
 	defer src.detach()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, path, src.reader())
 	if err != nil {
 		return err
 	}
-	req.ContentLength = int64(len(body))
+	req.ContentLength = int64(len(content.head) + len(content.body))
 	req.GetBody = func() (io.ReadCloser, error) { return src.reader(), nil }
 	req.Header.Set("Content-Type", "application/json")
 	// The question changes nothing, so that it can be sent again when a connection kept open turns out to be closed.
@@ -316,6 +345,7 @@ func (c *Client) post(ctx context.Context, m *memory, ep *endpoint.Endpoint, pat
 // source is a request's body. The transport might continue to read after the answer has arrived; it gets nothing more once
 // the source is detached, so that the caller can reuse the bytes.
 type source struct {
+	head string
 	mu   sync.Mutex
 	data []byte
 	gone bool
@@ -340,10 +370,16 @@ func (r *sourceReader) Read(p []byte) (int, error) {
 	if r.source.gone {
 		return 0, io.ErrClosedPipe
 	}
-	if r.at == len(r.source.data) {
+	head := len(r.source.head)
+	if r.at < head {
+		n := copy(p, r.source.head[r.at:])
+		r.at += n
+		return n, nil
+	}
+	if r.at == head+len(r.source.data) {
 		return 0, io.EOF
 	}
-	n := copy(p, r.source.data[r.at:])
+	n := copy(p, r.source.data[r.at-head:])
 	r.at += n
 	return n, nil
 }

@@ -17,7 +17,9 @@ type answerScan struct {
 	more       [][]uint32 // of the other objects
 	found      bool       // every object has ids
 	multimodal bool       // some object has multimodal items
-	plain      bool       // every object says that its type is "token"
+	hashes     []byte     // of the last object: what it says of its items, as JSON, within data
+	places     []byte
+	plain      bool // every object says that its type is "token"
 
 	data []byte
 	at   int
@@ -276,7 +278,7 @@ func (s *answerScan) tokens() bool {
 
 // features reads what the engine found beside text: per kind of item a list of hashes and of places.
 func (s *answerScan) features() bool {
-	s.multimodal = false
+	s.multimodal, s.hashes, s.places = false, nil, nil
 	if s.next() != '{' {
 		return s.skip(0) // null
 	}
@@ -288,6 +290,11 @@ func (s *answerScan) features() bool {
 		if string(name) != "mm_hashes" && string(name) != "mm_placeholders" || s.next() != '{' {
 			return s.skip(1)
 		}
+		begin, of := s.at, &s.places
+		if string(name) == "mm_hashes" {
+			of = &s.hashes
+		}
+		defer func() { *of = s.data[begin:s.at] }()
 		return s.each('}', func() bool {
 			if _, ok := s.name(); !ok {
 				return false

@@ -90,7 +90,7 @@ func (c *Client) tokenizeOne(ctx context.Context, m *memory, ep *endpoint.Endpoi
 	if err != nil {
 		return nil, fmt.Errorf("%w: writing the question: %w", ErrUnsupported, err)
 	}
-	err = c.post(ctx, m, ep, "/tokenize", question, apiKey, func(status int, answer []byte) error {
+	err = c.post(ctx, m, ep, "/tokenize", payload{body: question}, apiKey, func(status int, answer []byte) error {
 		if status != http.StatusOK {
 			return &StatusError{status, messageOf(answer)}
 		}

@@ -151,6 +151,7 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 	for _, id := range present {
 		exact.AdaptersUnreported = exact.AdaptersUnreported || before(id.Version, 14)
 		exact.SaltsUnreported = exact.SaltsUnreported || before(id.Version, 17)
+		exact.ItemsUnreported = exact.ItemsUnreported || before(id.Version, 19)
 	}
 	found := k.prove(ctx, pool, present, exact)
 	if ctx.Err() != nil {

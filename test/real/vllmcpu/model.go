@@ -45,8 +45,21 @@ const (
 	printingParts = printing + `{% for message in messages %}{% for part in message.content %}{% endfor %}{% endfor %}`
 )
 
+// looking is a template in the way of Qwen2-VL: a placeholder for each image.
+const looking = `{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}{% if part.type == 'image' or 'image_url' in part
+%}<|vision_start|><|image_pad|><|vision_end|>{% elif 'text' in part %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}`
+
 // templates of models, where they are not that of tokenizerFiles.
-var templates = map[string]string{"printing": printing, "printing parts": printingParts}
+var templates = map[string]string{"printing": printing, "printing parts": printingParts, "vision": looking}
+
+// processors of models that take images: their preprocessor_config.json.
+var processors = map[string]object{
+	"vision": {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor", "patch_size": 14, "temporal_patch_size": 2,
+		"merge_size": 2, "min_pixels": 28 * 28, "max_pixels": 256 * 28 * 28, "image_mean": []float64{0.5, 0.5, 0.5}, "image_std": []float64{0.5, 0.5, 0.5}},
+}
 
 // models by name. Cases that need no other use qwen2.
 var models = map[string]object{
@@ -60,6 +73,12 @@ var models = map[string]object{
 	"hybrid": modelConfig(object{"architectures": []string{"Gemma3ForCausalLM"}, "model_type": "gemma3_text", "sliding_window": 128,
 		"num_hidden_layers": 4, "layer_types": []string{"sliding_attention", "sliding_attention", "sliding_attention", "full_attention"},
 		"sliding_window_pattern": 4, "query_pre_attn_scalar": 32, "rope_local_base_freq": 10000.0, "hidden_activation": "gelu_pytorch_tanh"}),
+	// It looks at images: 28 × 28 pixels are a token.
+	"vision": modelConfig(object{"architectures": []string{"Qwen2VLForConditionalGeneration"}, "model_type": "qwen2_vl",
+		"vision_start_token_id": 151652, "vision_end_token_id": 151653, "vision_token_id": 151654, "image_token_id": 151655, "video_token_id": 151656,
+		"rope_scaling": object{"type": "mrope", "mrope_section": []int{4, 6, 6}},
+		"vision_config": object{"depth": 2, "embed_dim": 64, "mlp_ratio": 2, "num_heads": 2, "in_channels": 3, "hidden_size": 64, "patch_size": 14,
+			"spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2}}),
 }
 
 // WriteModel writes a model's files below the cache, where they are not yet as they should be, and returns its directory.
@@ -93,6 +112,15 @@ func WriteModel(root, name string) (dir string, err error) {
 	if isFile(filepath.Join(dir, "config.json"), raw) && isFile(filepath.Join(dir, "tokenizer_config.json"), tokens) &&
 		isFile(filepath.Join(dir, "tokenizer.json"), words) {
 		return dir, nil
+	}
+	if processor, ok := processors[name]; ok {
+		raw, err := json.Marshal(processor)
+		if err != nil {
+			return "", fmt.Errorf("writing the processor of %s: %w", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "preprocessor_config.json"), raw, 0o644); err != nil {
+			return "", fmt.Errorf("writing model %s: %w", name, err)
+		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), words, 0o644); err != nil {
 		return "", fmt.Errorf("writing model %s: %w", name, err)

@@ -1,0 +1,78 @@
+package picker
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+)
+
+// TestPromptsWithImagesAreKeyedByTheBlocksOfTheEngines: what an engine says of a prompt's images goes into the keys of the engine's
+// blocks. Where these are not known, differ, or say nothing of images, and where no engine can be asked, the prompt is matched
+// approximately.
+func TestPromptsWithImagesAreKeyedByTheBlocksOfTheEngines(t *testing.T) {
+	ids := make([]uint32, 100)
+	items := []kvblock.Item{{Key: "cat", Offset: 20, Length: 30}}
+	fine := fakeRenderer{ids: ids, items: items}
+	inProcess := &Exact{Texts: fakePrompter{tokens: 70}, Chats: fakePrompter{tokens: 80}}
+	for name, tc := range map[string]struct {
+		blocks       []int // of the engines, in tokens
+		exact        *Exact
+		engineTokens string
+		body         string
+		renderer     Renderer
+		engine       int // size of blocks for the keys
+		missing      string
+	}{
+		"blocks of ours":                  {[]int{16, 16}, inProcess, "WhenNoTokenizer", imageBody, fine, 16, ""},
+		"larger blocks":                   {[]int{32, 32}, nil, "WhenNoTokenizer", imageBody, fine, 32, ""},
+		"one that is not known yet":       {[]int{0, 32}, nil, "WhenNoTokenizer", imageBody, fine, 32, ""},
+		"blocks of two sizes":             {[]int{16, 32}, nil, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"blocks that are not known":       {[]int{0, 0}, inProcess, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"smaller blocks":                  {[]int{8, 8}, nil, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"events that do not tell":         {[]int{16, 16}, &Exact{ItemsUnreported: true}, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"no engine may be asked":          {[]int{16, 16}, inProcess, "Never", imageBody, fine, 0, "content"},
+		"no engine knows":                 {[]int{16, 16}, inProcess, "WhenNoTokenizer", imageBody, fakeRenderer{err: ErrUnrenderable}, 0, "content"},
+		"no room":                         {[]int{16, 16}, nil, "WhenNoTokenizer", imageBody, fakeRenderer{err: fmt.Errorf("%w: %w", ErrUnrenderable, ErrNoRoom)}, 0, "memory"},
+		"a text beside it":                {[]int{16, 32}, nil, "WhenNoTokenizer", chatBody, fakeRenderer{ids: ids}, -1, ""},
+		"a salt that events do not tell":  {[]int{16, 16}, &Exact{SaltsUnreported: true}, "WhenNoTokenizer", imageBody[:len(imageBody)-1] + `,"cache_salt":"s"}`, fine, 0, "identity"},
+		"a salt beside what they do tell": {[]int{16, 16}, nil, "WhenNoTokenizer", imageBody[:len(imageBody)-1] + `,"cache_salt":"s"}`, fine, 16, ""},
+		"a short prompt":                  {[]int{16, 16}, nil, "WhenNoTokenizer", imageBody, fakeRenderer{ids: ids[:3], items: items[:0]}, 16, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := testSpec(t, 2)
+			spec.Policy.EngineTokens = tc.engineTokens
+			clock := newClock()
+			p := New(Options{Now: clock.Now, Renderer: tc.renderer})
+			p.SetExact("default", "m", tc.exact)
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+			for i, size := range tc.blocks {
+				p.Observe(spec.Endpoints[i].ID, clock.Now(), load.Report{BlockTokens: size})
+			}
+			v, s := p.current.Load().pools[0], &scratch{}
+			if err := openai.Parse(openai.ChatCompletions, []byte(tc.body), &s.request); err != nil {
+				t.Fatal(err)
+			}
+			got := p.promptOf(t.Context(), v, s, []byte(tc.body))
+			if reason := reasonOf(got.err); reason != tc.missing {
+				t.Fatalf("no keys for the reason %q, want %q", reason, tc.missing)
+			}
+			if tc.engine <= 0 {
+				return
+			}
+			answer := tc.renderer.(fakeRenderer) //nolint:errcheck // all of these are
+			want := kvblock.AppendItemKeys(nil, v.root(&s.request), answer.ids, 16, tc.engine, answer.items)
+			if !slices.Equal(got.keys, want) || got.tokens != len(answer.ids) || got.source != TokensEngine {
+				t.Errorf("%d tokens of %s with keys %x, want %x", got.tokens, got.source, got.keys, want)
+			}
+			if len(answer.items) > 0 && got.ids != nil {
+				t.Error("the ids are kept, which are another prompt without the image")
+			}
+		})
+	}
+}

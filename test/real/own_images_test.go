@@ -1,0 +1,137 @@
+package real
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"hash/fnv"
+	"image"
+	"image/color"
+	"image/png"
+	"testing"
+)
+
+// picture is a PNG file of a size whose content depends on a name, as a URL.
+func picture(name string, width, height int) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name))
+	seed := h.Sum32()
+	img := image.NewRGBA(image.Rect(0, 0, width, height))
+	for x := range width {
+		for y := range height {
+			seed = seed*1664525 + 1013904223
+			img.Set(x, y, color.RGBA{R: uint8(seed >> 24), G: uint8(x), B: uint8(y), A: 255})
+		}
+	}
+	var file bytes.Buffer
+	if err := png.Encode(&file, img); err != nil {
+		panic(err) // into memory
+	}
+	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(file.Bytes())
+}
+
+// shown is a content part with a picture.
+func shown(name string, width, height int) object {
+	return object{"type": "image_url", "image_url": object{"url": picture(name, width, height)}}
+}
+
+// looking is a chat about pictures that grows by a turn, with another picture.
+func looking(shape string, change func(id string, parts []object) []object) func(string, int) request {
+	return func(id string, turn int) request {
+		parts := []object{part(text(id, 100)), shown(id, 224, 224), part(text("b"+id, 60)), shown("b"+id, 56, 84), part("Which is larger?")}
+		if change != nil {
+			parts = change(id, parts)
+		}
+		messages := []object{say("user", parts)}
+		if turn > 0 {
+			messages = append(messages, say("assistant", "The first. "+text("c"+id, 60)), say("user", []object{shown("c"+id, 112, 112), part("And now?")}))
+		}
+		return chat(shape, messages...)
+	}
+}
+
+// pictures are requests with images. Images come first in a prompt, one follows another at once, the same one appears twice, clients
+// name them, and the routes of other APIs have them, too.
+var pictures = []shape{
+	{name: "images between texts", body: looking("images between texts", nil)},
+	{name: "an image first", body: looking("an image first", func(_ string, parts []object) []object { return parts[1:] })},
+	{name: "images in a row", body: looking("images in a row", func(id string, parts []object) []object {
+		return append([]object{shown("d"+id, 28, 28), shown("e"+id, 28, 56)}, parts[1:]...)
+	})},
+	{name: "an image twice", body: looking("an image twice", func(id string, parts []object) []object {
+		return append(parts, shown(id, 224, 224), part("Was it this?"))
+	})},
+	{name: "images with a salt", body: func(id string, turn int) request {
+		return looking("images with a salt", nil)(id, turn).with(object{"cache_salt": "s"})
+	}},
+	{name: "images with names", body: looking("images with names", func(id string, parts []object) []object {
+		parts[1]["uuid"] = "näme \"of\" " + id
+		return parts
+	})},
+	{name: "images that name the payload", body: func(id string, turn int) request {
+		return looking("images that name the payload", nil)(id, turn).with(object{"mm_payload": "tensors"})
+	}},
+	{name: "messages with images", since: "0.29", rendered: "0.29", body: func(id string, turn int) request {
+		blocks := []object{part(text(id, 100)), {"type": "image", "source": object{"type": "base64", "media_type": "image/png",
+			"data": picture(id, 112, 112)[len("data:image/png;base64,"):]}}, part("What is it?")}
+		messages := []object{say("user", blocks)}
+		if turn > 0 {
+			messages = append(messages, say("assistant", "Noise. "+text("c"+id, 60)), say("user", "Why?"))
+		}
+		return request{shape: "messages with images", path: "/v1/messages", body: object{"model": "m", "max_tokens": 2, "messages": messages}}
+	}},
+	{name: "responses with images", since: "0.30", rendered: "0.30", body: func(id string, turn int) request {
+		input := []object{say("user", []object{{"type": "input_text", "text": text(id, 100)},
+			{"type": "input_image", "image_url": picture(id, 112, 112), "detail": "auto"}, {"type": "input_text", "text": "What is it?"}})}
+		if turn > 0 {
+			input = append(input, say("user", text("c"+id, 60)))
+		}
+		return request{shape: "responses with images", path: "/v1/responses", body: object{"model": "m", "max_output_tokens": 16, "input": input}}
+	}},
+}
+
+// TestImagesAreFollowed: prompts with images are predicted exactly by the engine's render route, also beside a tokenizer in the picker,
+// and for texts around other images nothing is predicted that the engine does not find.
+func TestImagesAreFollowed(t *testing.T) {
+	needWholeRun(t)
+	if !atLeast("0.30") {
+		t.Skipf("vLLM %s is not asked to leave out tensors", run.release)
+	}
+	engines := startEngines(t, engineConfig{model: "vision", flags: []string{"--limit-mm-per-prompt", `{"image": 8, "video": 0}`}})
+	for _, c := range configurations {
+		t.Run(c.name, func(t *testing.T) {
+			p := startPicker(t, engines, pickerConfig{files: c.files})
+			for _, s := range pictures {
+				t.Run(s.name, func(t *testing.T) {
+					id := c.name + " " + s.name
+					for i, turn := range []int{0, 0, 1} {
+						a := p.send(s.body(id, turn))
+						verdict(t, a.exact())
+						if a.tokens != "engine" || (i == 0) != (a.delivered == 0) {
+							t.Errorf("request %d: %d tokens of %d delivered, tokens are %q", i, a.delivered, a.promptEngine, a.tokens)
+						}
+						verdict(t, p.settled(engines))
+					}
+				})
+			}
+			t.Run("another image", func(t *testing.T) {
+				id := c.name + " another"
+				other := func(name string) request {
+					return chat("another image", say("user", []object{part(text(id, 100)), shown(name, 224, 224), part(text("b"+id, 100))}))
+				}
+				for i, name := range []string{"x" + id, "y" + id, "x" + id} {
+					a := p.send(other(name))
+					verdict(t, a.exact())
+					if want := []bool{false, true, true}[i]; want != (a.delivered > 0) || i == 1 && a.delivered > 128 {
+						t.Errorf("request %d: %d tokens of %d delivered", i, a.delivered, a.promptEngine)
+					}
+					verdict(t, p.settled(engines))
+				}
+			})
+			verdict(t, p.holdsTheSame(engines))
+			if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
+				t.Error(fmt.Sprint("kvasir_predictions_trusted is ", trusted))
+			}
+		})
+	}
+}
