@@ -3,7 +3,6 @@ package real
 import (
 	"bytes"
 	"encoding/base64"
-	"fmt"
 	"hash/fnv"
 	"image"
 	"image/color"
@@ -90,48 +89,41 @@ var pictures = []shape{
 	}},
 }
 
-// TestImagesAreFollowed: prompts with images are predicted exactly by the engine's render route, also beside a tokenizer in the picker,
-// and for texts around other images nothing is predicted that the engine does not find.
+// TestImagesAreFollowed: prompts with images are predicted exactly by the engine's render route, and for texts around other images
+// nothing is predicted that the engine does not find.
 func TestImagesAreFollowed(t *testing.T) {
 	needWholeRun(t)
 	if !atLeast("0.30") {
 		t.Skipf("vLLM %s is not asked to leave out tensors", run.release)
 	}
 	engines := startEngines(t, engineConfig{model: "vision", flags: []string{"--limit-mm-per-prompt", `{"image": 8, "video": 0}`}})
-	for _, c := range configurations {
-		t.Run(c.name, func(t *testing.T) {
-			p := startPicker(t, engines, pickerConfig{files: c.files})
-			for _, s := range pictures {
-				t.Run(s.name, func(t *testing.T) {
-					id := c.name + " " + s.name
-					for i, turn := range []int{0, 0, 1} {
-						a := p.send(s.body(id, turn))
-						verdict(t, a.exact())
-						if a.tokens != "engine" || (i == 0) != (a.delivered == 0) {
-							t.Errorf("request %d: %d tokens of %d delivered, tokens are %q", i, a.delivered, a.promptEngine, a.tokens)
-						}
-						verdict(t, p.settled(engines))
-					}
-				})
-			}
-			t.Run("another image", func(t *testing.T) {
-				id := c.name + " another"
-				other := func(name string) request {
-					return chat("another image", say("user", []object{part(text(id, 100)), shown(name, 224, 224), part(text("b"+id, 100))}))
+	p := startPicker(t, engines, pickerConfig{})
+	verdict(t, p.repeated(chat("beside images", say("user", text("beside images", 300)))))
+	for _, s := range pictures {
+		t.Run(s.name, func(t *testing.T) {
+			for i, turn := range []int{0, 0, 1} {
+				a := p.send(s.body(s.name, turn))
+				verdict(t, a.exact())
+				if a.tokens != "engine" || (i == 0) != (a.delivered == 0) {
+					t.Errorf("request %d: %d tokens of %d delivered, tokens are %q", i, a.delivered, a.promptEngine, a.tokens)
 				}
-				for i, name := range []string{"x" + id, "y" + id, "x" + id} {
-					a := p.send(other(name))
-					verdict(t, a.exact())
-					if want := []bool{false, true, true}[i]; want != (a.delivered > 0) || i == 1 && a.delivered > 128 {
-						t.Errorf("request %d: %d tokens of %d delivered", i, a.delivered, a.promptEngine)
-					}
-					verdict(t, p.settled(engines))
-				}
-			})
-			verdict(t, p.holdsTheSame(engines))
-			if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
-				t.Error(fmt.Sprint("kvasir_predictions_trusted is ", trusted))
+				verdict(t, p.settled(engines))
 			}
 		})
+	}
+	t.Run("another image", func(t *testing.T) {
+		const id = "another image"
+		for i, name := range []string{"x", "y", "x"} {
+			a := p.send(chat(id, say("user", []object{part(text(id, 100)), shown(name, 224, 224), part(text("b"+id, 100))})))
+			verdict(t, a.exact())
+			if want := []bool{false, true, true}[i]; want != (a.delivered > 0) || i == 1 && a.delivered > 128 {
+				t.Errorf("request %d: %d tokens of %d delivered", i, a.delivered, a.promptEngine)
+			}
+			verdict(t, p.settled(engines))
+		}
+	})
+	verdict(t, p.holdsTheSame(engines))
+	if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
+		t.Errorf("kvasir_predictions_trusted is %v", trusted)
 	}
 }

@@ -64,9 +64,19 @@ func FuzzScan(f *testing.F) {
 	f.Add(`{"token_ids":[4294967296]}`)
 	f.Add(`{"token_ids":[true]}`)
 	f.Add(`{"features":{"mm_placeholders":{"image":[{"offset":1}]}},"token_ids":[0]}`)
+	f.Add(`{"token_ids":[0,1,2],"features":{"mm_hashes":{"image":["a","b"]},"mm_placeholders":{"image":[{"offset":1,"length":1},{"offset":0,"length":1}]}}}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		var got answerScan
 		err := got.scan([]byte(text), "token_ids")
+		if items, wrong := got.items(); err == nil && wrong == nil {
+			end := 0
+			for _, item := range items {
+				if item.Key == "" || item.Offset < end || item.Length <= 0 || item.Offset+item.Length > len(got.ids) {
+					t.Fatalf("items %+v of %d tokens", items, len(got.ids))
+				}
+				end = item.Offset + item.Length
+			}
+		}
 		// Only valid answers must be read the same; of invalid ones, none may do harm. Keys written with escapes or
 		// twice, and items out of the bounds of nesting, are not what engines send.
 		if !json.Valid([]byte(text)) || strings.Contains(text, `\u`) || strings.Count(text, "[")+strings.Count(text, "{") > maxDepth {

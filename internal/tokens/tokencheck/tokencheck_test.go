@@ -393,15 +393,16 @@ func TestAnEngineThatComesLateIsAsked(t *testing.T) {
 	})
 }
 
-// TestOldEnginesDoNotTell: releases whose events lack adapters or salts are known.
+// TestOldEnginesDoNotTell: releases whose events lack adapters, salts or the places of images are known.
 func TestOldEnginesDoNotTell(t *testing.T) {
 	full := smallModel(t, chatml)
 	for version, want := range map[string]picker.Exact{
 		"":              {},
-		"0.13.2":        {AdaptersUnreported: true, SaltsUnreported: true},
-		"0.14.0":        {SaltsUnreported: true},
-		"0.16.0rc1":     {SaltsUnreported: true},
-		"0.17.0":        {},
+		"0.13.2":        {AdaptersUnreported: true, SaltsUnreported: true, ItemsUnreported: true},
+		"0.14.0":        {SaltsUnreported: true, ItemsUnreported: true},
+		"0.16.0rc1":     {SaltsUnreported: true, ItemsUnreported: true},
+		"0.17.0":        {ItemsUnreported: true},
+		"0.19.0":        {},
 		"1.0.0":         {},
 		"not a version": {},
 	} {

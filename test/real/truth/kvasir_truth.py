@@ -3,10 +3,11 @@
 vLLM has no route for it. As a plugin of vLLM (group vllm.general_plugins) this is loaded in every process of an
 engine, and serves the contents of each block pool on a Unix socket below the directory KVASIR_TRUTH: one line of JSON,
 {"blocks": [[hash, group, half], ...], "total": N}, then the end. Equal hashes are copies of one block. Half names what
-the first 16 tokens of the block say with all before them: blocks that differ only behind those have it in common.
+the first 16 tokens of the block say with all before them, and with the images up to the block's end: blocks that differ only behind
+those have it in common.
 
 A second socket, with the ending .chains in place of .sock, has the tokens of the longest prefixes that are held without a
-gap, as a list of lists: of blocks without adapters and salts only.
+gap, as a list of lists: of blocks without adapters, salts and images only.
 
 The file PID.jsonl beside the sockets has a line for each step in the life of a request or a block, with its time in
 seconds since 1970:
@@ -143,8 +144,12 @@ def remember(call):
         start = tuple(request.all_token_ids[: i * size + 16])
         adapter = getattr(getattr(request, "lora_request", None), "lora_name", None)
         salt = getattr(request, "cache_salt", None)
-        halves[key] = hash((start, salt, adapter))
-        if not adapter and not salt:
+        features = getattr(request, "mm_features", None) or []
+        items = tuple(
+            (f.identifier, f.mm_position.offset) for f in features if f.mm_position.offset < (i + 1) * size
+        )
+        halves[key] = hash((start, salt, adapter, items))
+        if not adapter and not salt and not features:
             before = call["blocks"][i - 1].block_hash if i else None
             tokens[key] = (before, i, list(request.all_token_ids[i * size : (i + 1) * size]))
 
