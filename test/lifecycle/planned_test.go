@@ -28,24 +28,39 @@ func (w *world) programs(engines map[string]string) map[string]string {
 	return all
 }
 
-// upgrade starts the operator of the next version before it ends the present one, as a Deployment does, and waits until all
-// pickers and reporters have followed. The only engine that serves keeps its reporter.
+// installation is the program of an operator, and the images that it gives pickers and reporters.
+type installation struct{ operator, picker, reporter string }
+
+// release is the installation of a version.
+func (w *world) release(version int) installation {
+	return installation{w.file("manager"), image("picker", version), image("reporter", version)}
+}
+
+// upgrade installs the next version.
 func (w *world) upgrade() {
 	w.Helper()
 	w.version++
+	w.install(w.release(w.version))
+}
+
+// install starts an operator before it ends the present one, as a Deployment does, and waits until all pickers and reporters have
+// followed. The only engine that serves keeps its reporter.
+func (w *world) install(next installation) {
+	w.Helper()
 	old := w.stopManager
+	w.installed = next
 	w.startManager()
 	old()
 	w.reaches("upgraded", func() error {
 		for _, p := range w.podsOf("app.kubernetes.io/component=picker") {
-			if p.Spec.Containers[0].Image != image("picker", w.version) || !ready(&p) {
+			if p.Spec.Containers[0].Image != next.picker || !ready(&p) {
 				return fmt.Errorf("picker %s has image %s, ready %v", p.Name, p.Spec.Containers[0].Image, ready(&p))
 			}
 		}
 		engines := w.podsOf(v1alpha1.LabelSlot)
 		for _, p := range engines {
 			reporter := p.Spec.InitContainers[0]
-			if len(engines) > 1 && (reporter.Image != image("reporter", w.version) || !ready(&p)) {
+			if len(engines) > 1 && (reporter.Image != next.reporter || !ready(&p)) {
 				return fmt.Errorf("pod %s has image %s, ready %v", p.Name, reporter.Image, ready(&p))
 			}
 		}

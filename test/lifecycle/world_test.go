@@ -73,8 +73,9 @@ type world struct {
 
 	restarts atomic.Int64 // of the operator
 
-	version     int    // of the operator, see upgrade
-	stopManager func() // ends the operator and waits for its end
+	version     int          // counts upgrades
+	installed   installation // what startManager starts
+	stopManager func()       // ends the operator and waits for its end
 }
 
 // newWorld has an operator and pickers whose watches are delayed by late, and simulated engines.
@@ -129,6 +130,7 @@ func newWorldOf(t *testing.T, late time.Duration, engines map[string]string) *wo
 			w.showLogs()
 		}
 	})
+	w.installed = w.release(0)
 	w.startManager()
 	return w
 }
@@ -166,7 +168,7 @@ func (w *world) apply(manifest string) {
 	}
 }
 
-// startManager runs the operator of the present version as its service account, again and again, as a kubelet would.
+// startManager runs the operator that is installed as its service account, again and again, as a kubelet would.
 func (w *world) startManager() {
 	w.Helper()
 	kubeconfig := w.kubeconfig(system, operator)
@@ -175,16 +177,16 @@ func (w *world) startManager() {
 	w.must(err)
 	args := []string{
 		"--kubeconfig=" + kubeconfig, "--leader-election-namespace=" + system,
-		"--picker-image=" + image("picker", w.version), "--reporter-image=" + image("reporter", w.version),
+		"--picker-image=" + w.installed.picker, "--reporter-image=" + w.installed.reporter,
 		"--service-account=" + system + "/" + operator, "--token-file=" + w.file("operator.token"),
 		"--health-address=" + net.JoinHostPort(kube.Loopback(), "0"), "--metrics-address=0", "--log-level=debug",
 	}
 	ctx, stop := context.WithCancel(w.Context())
-	done := make(chan struct{})
+	done, program := make(chan struct{}), w.installed.operator
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			w.runManager(ctx, log, args)
+			w.runManager(ctx, log, program, args)
 			pause(ctx, time.Second)
 		}
 	}()
@@ -196,8 +198,8 @@ func (w *world) startManager() {
 }
 
 // runManager runs the operator until it ends, or is asked to by the end of ctx. It ends by itself when it can lead no more.
-func (w *world) runManager(ctx context.Context, log *os.File, args []string) {
-	cmd := exec.CommandContext(ctx, w.file("manager"), args...)
+func (w *world) runManager(ctx context.Context, log *os.File, program string, args []string) {
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -240,10 +240,10 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 	})
 
 	It("makes no writes when nothing changes", func() {
-		last, quiet := int64(-1), time.Now()
+		last, quiet := -1, time.Now()
 		Eventually(func(g Gomega) { // until it has been quiet for longer than any condition waits
 			kubelet(g)
-			if n := writes.Load(); n != last {
+			if n := writes.to(namespace); n != last {
 				last, quiet = n, time.Now()
 			}
 			g.Expect(time.Since(quiet)).To(BeNumerically(">", 12*time.Second))
@@ -251,9 +251,9 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 		edit(func(p *v1alpha1.InferencePool) { // reconciled again, with nothing to do
 			metav1.SetMetaDataAnnotation(&p.ObjectMeta, "note", "x")
 		})
-		Consistently(func(g Gomega) int64 {
+		Consistently(func(g Gomega) int {
 			kubelet(g)
-			return writes.Load()
+			return writes.to(namespace)
 		}, "3s", "200ms").Should(Equal(last))
 	})
 

@@ -8,7 +8,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,48 +17,16 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// There is no scheduler: the pods wait, which is enough to see which of them the API server creates.
 var _ = Describe("a pool in a namespace with limits", Ordered, func() {
 	ctx := context.Background()
 	const gpu, namespace = "nvidia.com/gpu", "limited"
-	key := types.NamespacedName{Namespace: namespace, Name: "chat"}
+	w := waiting{types.NamespacedName{Namespace: namespace, Name: "chat"}}
 	amounts := func(pairs ...string) corev1.ResourceList {
 		list := corev1.ResourceList{}
 		for i := 0; i < len(pairs); i += 2 {
 			list[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
 		}
 		return list
-	}
-	get := func(g Gomega) *v1alpha1.InferencePool {
-		pool := &v1alpha1.InferencePool{}
-		g.Expect(api.Get(ctx, key, pool)).To(Succeed())
-		return pool
-	}
-	edit := func(change func(*v1alpha1.InferencePoolSpec)) {
-		GinkgoHelper()
-		Eventually(func(g Gomega) {
-			pool := get(g)
-			change(&pool.Spec)
-			g.Expect(api.Update(ctx, pool)).To(Succeed())
-		}).Should(Succeed())
-	}
-	pods := func(g Gomega) []corev1.Pod {
-		var list corev1.PodList
-		g.Expect(api.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelPool: key.Name})).To(Succeed())
-		people.see(list.Items)
-		return list.Items
-	}
-	// says waits until the pool has so many pods, and a condition with a reason and parts of its message.
-	says := func(n int, kind, reason string, parts ...string) {
-		GinkgoHelper()
-		Eventually(func(g Gomega) {
-			g.Expect(pods(g)).To(HaveLen(n))
-			c := meta.FindStatusCondition(get(g).Status.Conditions, kind)
-			g.Expect(c).To(HaveValue(HaveField("Reason", reason)))
-			for _, part := range parts {
-				g.Expect(c.Message).To(ContainSubstring(part))
-			}
-		}).Should(Succeed())
 	}
 	// limit creates an object of the namespace that is gone after the spec.
 	limit := func(object client.Object) {
@@ -83,24 +50,12 @@ var _ = Describe("a pool in a namespace with limits", Ordered, func() {
 	BeforeAll(func() {
 		Expect(api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	})
-	BeforeEach(func() {
-		DeferCleanup(func() {
-			Expect(api.Delete(ctx, get(Default))).To(Succeed())
-			Eventually(func(g Gomega) { g.Expect(pods(g)).To(BeEmpty()) }).Should(Succeed())
-		})
-	})
+	BeforeEach(w.clear)
 	create := func(replicas int32) {
 		GinkgoHelper()
-		Expect(api.Create(ctx, &v1alpha1.InferencePool{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name},
-			Spec: v1alpha1.InferencePoolSpec{
-				Model: v1alpha1.Model{Name: "m"}, Replicas: ptr.To(replicas),
-				Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{
-					Name: "vllm", Image: "vllm/vllm-openai:v0.24.0", Args: []string{"--model", "m"},
-					Resources: corev1.ResourceRequirements{Limits: amounts(gpu, "1"), Requests: amounts("cpu", "1", "memory", "8Gi")},
-				}}}},
-			},
-		})).To(Succeed())
+		w.create(replicas, func(s *v1alpha1.InferencePoolSpec) {
+			s.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: amounts(gpu, "1"), Requests: amounts("cpu", "1", "memory", "8Gi")}
+		})
 	}
 
 	It("keeps what a LimitRange adds to its pods", func() {
@@ -108,17 +63,17 @@ var _ = Describe("a pool in a namespace with limits", Ordered, func() {
 			Type: corev1.LimitTypeContainer, Default: amounts("cpu", "4", "memory", "16Gi", "ephemeral-storage", "9Gi"),
 		}}}})
 		create(2)
-		says(2, v1alpha1.ConditionAccepted, "Accepted")
-		before := pods(Default)
+		w.says(2, v1alpha1.ConditionAccepted, "Accepted")
+		before := w.pods(Default)
 		for i := range before {
 			limits := before[i].Spec.Containers[0].Resources.Limits
 			Expect(limits.Cpu().String()).To(Equal("4"))
 			Expect(limits[gpu]).To(Equal(resource.MustParse("1")))
 		}
-		edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](3) })
-		says(3, v1alpha1.ConditionUpToDate, "UpToDate")
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](3) })
+		w.says(3, v1alpha1.ConditionUpToDate, "UpToDate")
 		after := map[types.UID]bool{}
-		for _, pod := range pods(Default) {
+		for _, pod := range w.pods(Default) {
 			after[pod.UID] = true
 		}
 		Expect(after).To(And(HaveKey(before[0].UID), HaveKey(before[1].UID)))
@@ -129,42 +84,42 @@ var _ = Describe("a pool in a namespace with limits", Ordered, func() {
 			Type: corev1.LimitTypeContainer, Min: amounts("memory", "9Gi"),
 		}}}})
 		create(1)
-		says(0, v1alpha1.ConditionAccepted, "NotPermitted", "minimum memory usage per Container is 9Gi, but request is 8Gi")
+		w.says(0, v1alpha1.ConditionAccepted, "NotPermitted", "minimum memory usage per Container is 9Gi, but request is 8Gi")
 	})
 
 	It("names the quota that its pods have used up, keeps them, and goes on when there is more", func() {
 		q := quota("requests."+gpu, "1")
 		create(2)
-		says(1, v1alpha1.ConditionScaled, "QuotaExceeded", "exceeded quota: team, requested: requests."+gpu+"=1, used: requests."+gpu+"=1")
-		first := pods(Default)[0].UID
-		edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](1) })
-		says(1, v1alpha1.ConditionScaled, "ScalingUp") // it is not ready
-		edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](2) })
-		says(1, v1alpha1.ConditionScaled, "QuotaExceeded")
-		Expect(pods(Default)[0].UID).To(Equal(first))
+		w.says(1, v1alpha1.ConditionScaled, "QuotaExceeded", "exceeded quota: team, requested: requests."+gpu+"=1, used: requests."+gpu+"=1")
+		first := w.pods(Default)[0].UID
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](1) })
+		w.says(1, v1alpha1.ConditionScaled, "ScalingUp") // it is not ready
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](2) })
+		w.says(1, v1alpha1.ConditionScaled, "QuotaExceeded")
+		Expect(w.pods(Default)[0].UID).To(Equal(first))
 		more := fmt.Appendf(nil, `{"spec": {"hard": {"requests.%s": "2"}}}`, gpu)
 		Expect(api.Patch(ctx, q, client.RawPatch(types.MergePatchType, more))).To(Succeed())
-		says(2, v1alpha1.ConditionScaled, "ScalingUp")
+		w.says(2, v1alpha1.ConditionScaled, "ScalingUp")
 	})
 
 	It("names what a quota wants the sidecar to state, which the pool can", func() {
 		quota("limits.cpu", "64")
 		create(1)
-		edit(func(s *v1alpha1.InferencePoolSpec) {
+		w.edit(func(s *v1alpha1.InferencePoolSpec) {
 			s.Template.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("8")
 		})
-		says(0, v1alpha1.ConditionAccepted, "NotPermitted", "must specify limits.cpu for: kvasir-reporter")
-		edit(func(s *v1alpha1.InferencePoolSpec) {
+		w.says(0, v1alpha1.ConditionAccepted, "NotPermitted", "must specify limits.cpu for: kvasir-reporter")
+		w.edit(func(s *v1alpha1.InferencePoolSpec) {
 			s.Engine.Events.Reporter.Resources = &corev1.ResourceRequirements{Limits: amounts("cpu", "1", "memory", "128Mi")}
 		})
-		says(1, v1alpha1.ConditionAccepted, "Accepted")
+		w.says(1, v1alpha1.ConditionAccepted, "Accepted")
 	})
 
 	It("names the quota of objects beside the pods, and creates the others", func() {
 		quota("count/networkpolicies.networking.k8s.io", "0")
 		create(1)
-		says(1, v1alpha1.ConditionAccepted, "ObjectRefused", "exceeded quota: team", "networkpolicies.networking.k8s.io")
-		Expect(api.Get(ctx, key, &policyv1.PodDisruptionBudget{})).To(Succeed())
+		w.says(1, v1alpha1.ConditionAccepted, "ObjectRefused", "exceeded quota: team", "networkpolicies.networking.k8s.io")
+		Expect(api.Get(ctx, w.key, &policyv1.PodDisruptionBudget{})).To(Succeed())
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "chat-picker"}, &corev1.Service{})).To(Succeed())
 	})
 })

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,7 +47,7 @@ func TestInferencePool(t *testing.T) {
 var (
 	api           client.Client // asks the API server
 	administrator *rest.Config
-	writes        atomic.Int64 // of the controller
+	writes        = &written{all: map[string]int{}, statuses: map[string]int{}}
 	people        = &pickers{}
 	// gateways is whether the cluster is said to have gateways' kinds, and look has a pool looked at again.
 	gateways atomic.Bool
@@ -92,13 +93,45 @@ var _ = BeforeSuite(func() {
 	})
 })
 
-// counting counts what is written. Events and leases are none of the state.
+// written counts the writes of the controller, by namespace. Events and leases are none of the state.
+type written struct {
+	mu            sync.Mutex
+	all, statuses map[string]int
+}
+
+// count counts a request.
+func (w *written) count(path string) {
+	_, rest, _ := strings.Cut(path, "/namespaces/")
+	namespace, _, _ := strings.Cut(rest, "/")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all[namespace]++
+	if lastWord(path) == "status" {
+		w.statuses[namespace]++
+	}
+}
+
+// to is how many writes there were to a namespace.
+func (w *written) to(namespace string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all[namespace]
+}
+
+// beyondStatus is how many of them were not to a status.
+func (w *written) beyondStatus(namespace string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all[namespace] - w.statuses[namespace]
+}
+
+// counting counts what is written.
 type counting struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead && !slices.Contains([]string{"events", "leases"}, lastWord(r.URL.Path)) {
-		writes.Add(1)
+		writes.count(r.URL.Path)
 	}
 	return c.next.RoundTrip(r)
 }
