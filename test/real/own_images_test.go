@@ -90,7 +90,8 @@ var pictures = []shape{
 }
 
 // TestImagesAreFollowed: prompts with images are predicted exactly by the engine's render route, and for texts around other images
-// nothing is predicted that the engine does not find.
+// nothing is predicted that the engine does not find. Chats without images are made in the picker, by the templates of the model's
+// processor and tokenizer.
 func TestImagesAreFollowed(t *testing.T) {
 	needWholeRun(t)
 	if !atLeast("0.30") {
@@ -123,6 +124,21 @@ func TestImagesAreFollowed(t *testing.T) {
 		}
 	})
 	verdict(t, p.holdsTheSame(engines))
+	t.Run("texts in process", func(t *testing.T) {
+		p := startPicker(t, engines, pickerConfig{files: true})
+		messages := conversation("texts beside images", 0)
+		for _, r := range []request{chat("texts beside images", messages...), chat("tools beside images", messages...).with(object{"tools": weather})} {
+			verdict(t, p.repeated(r))
+			if a := p.send(r); a.tokens != "exact" {
+				t.Errorf("the tokens of %s are %q", r.shape, a.tokens)
+			}
+		}
+		r := looking("images beside texts", nil)("images beside texts", 0)
+		verdict(t, p.repeated(r))
+		if a := p.send(r); a.tokens != "engine" {
+			t.Errorf("the tokens of an image are %q", a.tokens)
+		}
+	})
 	if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
 		t.Errorf("kvasir_predictions_trusted is %v", trusted)
 	}

@@ -30,8 +30,10 @@ var otherRenderers = []string{
 // otherFiles mark models whose prompts vLLM makes in another way, or can take from another template.
 var otherFiles = []string{"tekken.json", "tekken.json.gz", "tiktoken.model"}
 
-// processorFiles belong to models with a processor, whose template can take precedence over the tokenizer's.
-var processorFiles = []string{"chat_template.json", "preprocessor_config.json", "processor_config.json"}
+// processorTemplate is the file with the template of a model's processor (of images and the like). vLLM uses it for requests without
+// tools, and the tokenizer's for others (resolve_chat_template of its renderers/hf.py). A processor without one has the tokenizer's
+// chat_template.jinja, or none.
+const processorTemplate = "chat_template.json"
 
 // config is the part of tokenizer_config.json about prompts.
 type config struct {
@@ -95,10 +97,9 @@ func (c *config) checkModel(files fs.FS) error {
 
 // source finds the model's own template: with tools, and without.
 func (c *config) source(files fs.FS) (plain, withTools string, err error) {
-	for _, name := range processorFiles {
-		if data, err := readFile(files, name); err != nil || data != nil {
-			return "", "", errors.Join(err, unsupported("the template of a model with %s, unless it is named", name))
-		}
+	processor, err := c.processorTemplate(files)
+	if err != nil {
+		return "", "", err
 	}
 	file, err := readFile(files, "chat_template.jinja")
 	if err != nil {
@@ -108,6 +109,10 @@ func (c *config) source(files fs.FS) (plain, withTools string, err error) {
 	switch {
 	case err != nil:
 		return "", "", err
+	case processor != "" && (file != nil || plain == ""):
+		return "", "", unsupported("%s beside chat_template.jinja, or without a template of the tokenizer", processorTemplate)
+	case processor != "":
+		return processor, withTools, nil
 	case file == nil && plain == "":
 		return "", "", unsupported("a model without a template")
 	case file != nil && plain != "" && (plain != string(file) || withTools != plain):
@@ -116,6 +121,34 @@ func (c *config) source(files fs.FS) (plain, withTools string, err error) {
 		return string(file), string(file), nil
 	}
 	return plain, withTools, nil
+}
+
+// processorTemplate reads the template of the model's processor; empty if it has none of its own.
+func (c *config) processorTemplate(files fs.FS) (string, error) {
+	of := struct {
+		Template json.RawMessage `json:"chat_template"`
+	}{}
+	data, err := readFile(files, "processor_config.json")
+	if err == nil && data != nil {
+		err = json.Unmarshal(data, &of)
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading processor_config.json: %w", err)
+	}
+	if len(of.Template) > 0 && string(of.Template) != "null" {
+		return "", unsupported("a template in processor_config.json, unless it is named")
+	}
+	if data, err = readFile(files, processorTemplate); err != nil || data == nil {
+		return "", err
+	}
+	if err := json.Unmarshal(data, &of); err != nil {
+		return "", fmt.Errorf("reading %s: %w", processorTemplate, err)
+	}
+	plain, withTools, err := templates(of.Template)
+	if err == nil && (plain == "" || withTools != plain) {
+		err = unsupported("this form of %s, unless it is named", processorTemplate)
+	}
+	return plain, err
 }
 
 // templates reads chat_template of tokenizer_config.json: a template, or several with names.

@@ -343,12 +343,17 @@ func TestNewRefuses(t *testing.T) {
 		options Options
 		want    string
 	}{
-		"no template":                 {files: map[string]string{"tokenizer_config.json": `{}`}, want: "without a template"},
-		"no files":                    {want: "without a template"},
-		"two templates":               {files: map[string]string{"tokenizer_config.json": config, "chat_template.jinja": "y"}, want: "beside another"},
-		"a model with a processor":    {files: map[string]string{"tokenizer_config.json": config, "preprocessor_config.json": "{}"}, want: "preprocessor_config.json"},
-		"a model with another format": {files: map[string]string{"tokenizer_config.json": config, "tekken.json": "{}"}, want: "tekken"},
-		"a model of another renderer": {files: map[string]string{"tokenizer_config.json": config, "config.json": `{"model_type": "gpt_oss"}`}, want: "gpt_oss"},
+		"no template":                {files: map[string]string{"tokenizer_config.json": `{}`}, want: "without a template"},
+		"no files":                   {want: "without a template"},
+		"two templates":              {files: map[string]string{"tokenizer_config.json": config, "chat_template.jinja": "y"}, want: "beside another"},
+		"a processor's own template": {files: map[string]string{"tokenizer_config.json": config, "processor_config.json": `{"chat_template": "y"}`}, want: "processor_config.json"},
+		"and in two files":           {files: map[string]string{"chat_template.jinja": "x", "chat_template.json": `{"chat_template": "y"}`}, want: "beside"},
+		"and none for tools":         {files: map[string]string{"chat_template.json": `{"chat_template": "y"}`}, want: "without"},
+		"and several": {files: map[string]string{"tokenizer_config.json": config,
+			"chat_template.json": `{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}`}, want: "this form"},
+		"a processor without a template": {files: map[string]string{"tokenizer_config.json": config, "chat_template.json": `{}`}, want: "this form"},
+		"a model with another format":    {files: map[string]string{"tokenizer_config.json": config, "tekken.json": "{}"}, want: "tekken"},
+		"a model of another renderer":    {files: map[string]string{"tokenizer_config.json": config, "config.json": `{"model_type": "gpt_oss"}`}, want: "gpt_oss"},
 		"an architecture of another renderer": {files: map[string]string{"tokenizer_config.json": config,
 			"config.json": `{"model_type": "x", "architectures": ["DeepseekV41ForCausalLM"]}`}, want: "DeepseekV41"},
 		"a token that a class sets": {
@@ -386,10 +391,16 @@ func TestNewChoosesTheTemplate(t *testing.T) {
 		body     string
 		want     string
 	}{
-		"in the configuration":     {files: map[string]string{"tokenizer_config.json": `{"chat_template": "config"}`}, body: user + "}", want: "config"},
-		"in a file of its own":     {files: map[string]string{"chat_template.jinja": "file"}, body: user + "}", want: "file"},
-		"the same in both":         {files: map[string]string{"tokenizer_config.json": `{"chat_template": "t"}`, "chat_template.jinja": "t"}, body: user + "}", want: "t"},
-		"the one the engine names": {files: map[string]string{"tokenizer_config.json": `{"chat_template": "config"}`, "processor_config.json": "{}"}, template: named + "/named.jinja", body: user + "}", want: "named"},
+		"in the configuration":        {files: map[string]string{"tokenizer_config.json": `{"chat_template": "config"}`}, body: user + "}", want: "config"},
+		"in a file of its own":        {files: map[string]string{"chat_template.jinja": "file"}, body: user + "}", want: "file"},
+		"the same in both":            {files: map[string]string{"tokenizer_config.json": `{"chat_template": "t"}`, "chat_template.jinja": "t"}, body: user + "}", want: "t"},
+		"the one the engine names":    {files: map[string]string{"tokenizer_config.json": `{"chat_template": "config"}`, "processor_config.json": "{}"}, template: named + "/named.jinja", body: user + "}", want: "named"},
+		"of a model with a processor": {files: map[string]string{"tokenizer_config.json": `{"chat_template": "config"}`, "preprocessor_config.json": "{}", "processor_config.json": `{"chat_template": null}`}, body: user + "}", want: "config"},
+		"the processor's":             {files: map[string]string{"tokenizer_config.json": `{"chat_template": "config"}`, "chat_template.json": `{"chat_template": "processor"}`}, body: user + "}", want: "processor"},
+		"the tokenizer's with tools, beside the processor's": {
+			files: map[string]string{"tokenizer_config.json": `{"chat_template": "config"}`, "chat_template.json": `{"chat_template": "processor"}`},
+			body:  user + tools + "}", want: "config",
+		},
 		"the one for tools": {
 			files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}`},
 			body:  user + tools + "}", want: "t",

@@ -53,12 +53,12 @@ const looking = `{% for message in messages %}<|im_start|>{{ message.role }}
 {% endif %}`
 
 // templates of models, where they are not that of tokenizerFiles.
-var templates = map[string]string{"printing": printing, "printing parts": printingParts, "vision": looking}
+var templates = map[string]string{"printing": printing, "printing parts": printingParts}
 
-// processors of models that take images: their preprocessor_config.json.
-var processors = map[string]object{
-	"vision": {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor", "patch_size": 14, "temporal_patch_size": 2,
-		"merge_size": 2, "min_pixels": 28 * 28, "max_pixels": 256 * 28 * 28, "image_mean": []float64{0.5, 0.5, 0.5}, "image_std": []float64{0.5, 0.5, 0.5}},
+// processors of models that take images, by the names of their files. Requests without tools have the processor's template.
+var processors = map[string]map[string]object{
+	"vision": {"chat_template.json": {"chat_template": looking}, "preprocessor_config.json": {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor", "patch_size": 14, "temporal_patch_size": 2,
+		"merge_size": 2, "min_pixels": 28 * 28, "max_pixels": 256 * 28 * 28, "image_mean": []float64{0.5, 0.5, 0.5}, "image_std": []float64{0.5, 0.5, 0.5}}},
 }
 
 // models by name. Cases that need no other use qwen2.
@@ -113,12 +113,12 @@ func WriteModel(root, name string) (dir string, err error) {
 		isFile(filepath.Join(dir, "tokenizer.json"), words) {
 		return dir, nil
 	}
-	if processor, ok := processors[name]; ok {
-		raw, err := json.Marshal(processor)
+	for file, content := range processors[name] {
+		raw, err := json.Marshal(content)
 		if err != nil {
 			return "", fmt.Errorf("writing the processor of %s: %w", name, err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "preprocessor_config.json"), raw, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, file), raw, 0o644); err != nil {
 			return "", fmt.Errorf("writing model %s: %w", name, err)
 		}
 	}
