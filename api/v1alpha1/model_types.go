@@ -12,6 +12,7 @@ type ModelName string
 // Model is the base model of a pool, its names, its adapters and its tokenizer.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.aliases) || !(self.name in self.aliases)",message="aliases must not repeat model.name"
+// +kubebuilder:validation:XValidation:rule="!has(self.tokenizer) || !has(self.tokenizer.type) || self.tokenizer.type != 'Hub' || (has(self.tokenizer.hub) && has(self.tokenizer.hub.repository)) || (self.name.matches('^[A-Za-z0-9_]([A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?(/[A-Za-z0-9_]([A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?)?$') && !self.name.contains('..') && !self.name.contains('--'))",message="model.name is no name of a repository: set tokenizer.hub.repository"
 // +kubebuilder:validation:XValidation:rule="!has(self.adapters) || !has(self.adapters.names) || !self.adapters.names.exists(n, n == self.name || (has(self.aliases) && n in self.aliases))",message="an adapter cannot have the name or an alias of the base model"
 type Model struct {
 	// name is the canonical served name. It is part of every block key and cannot be changed.
@@ -67,10 +68,11 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.volume) == (self.type == 'Volume')",message="volume is required when type is Volume, and only then"
 // +kubebuilder:validation:XValidation:rule="has(self.directory) == (self.type == 'Directory')",message="directory is required when type is Directory, and only then"
 // +kubebuilder:validation:XValidation:rule="has(self.reporter) == (self.type == 'Reporter')",message="reporter is required when type is Reporter, and only then"
+// +kubebuilder:validation:XValidation:rule="!has(self.hub) || self.type == 'Hub'",message="hub is only for type Hub"
 type Tokenizer struct {
 	// type selects the source: Engine asks an engine of the pool, Volume mounts the model files into the picker,
-	// Reporter lets the reporters hand them over, None matches approximately. Directory reads them below --model-root of
-	// pickers that are not managed.
+	// Reporter lets the reporters hand them over, Hub lets the picker download them from the installation's model hub,
+	// None matches approximately. Directory reads them below --model-root of pickers that are not managed.
 	// +kubebuilder:default=Engine
 	// +optional
 	Type TokenizerType `json:"type,omitempty"`
@@ -83,6 +85,9 @@ type Tokenizer struct {
 	// directory is a path below the picker's --model-root; only with type Directory.
 	// +optional
 	Directory TokenizerDirectory `json:"directory,omitzero"`
+	// hub says which files of the model hub are used; only with type Hub. Absent, those of the repository model.name.
+	// +optional
+	Hub TokenizerHub `json:"hub,omitzero"`
 	// chatTemplate is a file below the model directory that holds the chat template. Absent, the tokenizer's own.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -93,7 +98,7 @@ type Tokenizer struct {
 
 // TokenizerType names a source of exact tokens.
 //
-// +kubebuilder:validation:Enum=Engine;Volume;Reporter;Directory;None
+// +kubebuilder:validation:Enum=Engine;Volume;Reporter;Directory;Hub;None
 type TokenizerType string
 
 // The sources of tokens.
@@ -102,6 +107,7 @@ const (
 	TokenizerFromVolume    TokenizerType = "Volume"
 	TokenizerFromReporter  TokenizerType = "Reporter"
 	TokenizerFromDirectory TokenizerType = "Directory"
+	TokenizerFromHub       TokenizerType = "Hub"
 	TokenizerNone          TokenizerType = "None"
 )
 
@@ -134,4 +140,33 @@ type TokenizerDirectory struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('..')",message="must not contain '..'"
 	// +required
 	Path string `json:"path,omitempty"`
+}
+
+// TokenizerHub is a repository of the model hub that the installation has chosen. The pool chooses no server.
+//
+// +kubebuilder:validation:MinProperties=1
+type TokenizerHub struct {
+	// repository is NAME or ORGANIZATION/NAME. Absent, model.name.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=193
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?(/[A-Za-z0-9_]([A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?)?$') && !self.contains('..') && !self.contains('--')",message="must be NAME or ORGANIZATION/NAME, without '..' and '--', and no URL"
+	// +optional
+	Repository string `json:"repository,omitempty"`
+	// revision is a branch, a tag or a commit. Absent, the branch main.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/-]{0,253}[A-Za-z0-9_])?$') && !self.contains('..') && !self.contains('/.') && !self.contains('//')",message="must be a branch, a tag or a commit, without '..'"
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	// tokenSecretRef names the token for a private or gated repository, as engines get it in HF_TOKEN. It is sent to the hub only.
+	// +optional
+	TokenSecretRef SecretKey `json:"tokenSecretRef,omitzero"`
+}
+
+// SecretNames are the names of the Secrets that the tokenizer needs.
+func (t *Tokenizer) SecretNames() []string {
+	if t.Hub.TokenSecretRef.Name == "" {
+		return nil
+	}
+	return []string{t.Hub.TokenSecretRef.Name}
 }

@@ -116,8 +116,12 @@ func notConnected(f *facts) string {
 func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	reason, source := tokensOtherwise(s, f)
 	doubted, which := tokensDoubted(f.doubts)
+	found := f.tokens.Message
+	if f.tokens.Origin != "" {
+		found += "; " + f.tokens.Origin
+	}
 	not := func(known string) metav1.Condition {
-		message := f.tokens.Message + "; " + source
+		message := found + "; " + source
 		if doubted != "" {
 			message += "; " + which
 		}
@@ -151,7 +155,7 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 		return status.TokensExact.False("PartlyExact", "%.0f %% of the last requests had no exact tokens, the last one for the reason %s; %s",
 			100*f.inexact.Share, f.inexact.Last, source)
 	case exact:
-		return status.TokensExact.True("Exact", "%s%s", f.tokens.Message, unreported(f))
+		return status.TokensExact.True("Exact", "%s%s", found, unreported(f))
 	}
 	return status.TokensExact.True(reason, "%s%s", source, unreported(f))
 }

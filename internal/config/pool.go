@@ -25,6 +25,8 @@ import (
 type Settings struct {
 	// ModelRoot is the directory of tokenizer directories; without it, pools that name one have no files.
 	ModelRoot string
+	// Hub reports whether the picker has a model hub, or a cache of one.
+	Hub bool
 	// Root is the key root of pools that have no Secret, at least kvblock.MinSeedBytes long. Each pool gets a seed of
 	// its own from it.
 	Root []byte
@@ -78,7 +80,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 	fail(err)
 	spec.Seed, err = seed(p, secrets, settings.Root)
 	fail(err)
-	spec.Tokenizer, err = tokenizer(p, maps, settings.ModelRoot)
+	spec.Tokenizer, err = tokenizer(p, secrets, maps, settings)
 	fail(err)
 	spec.Wire, err = wire(p, secrets)
 	fail(err)
@@ -200,8 +202,8 @@ func poolRoot(p *v1alpha1.InferencePool, root []byte) []byte {
 	return mac.Sum(nil)
 }
 
-func tokenizer(p *v1alpha1.InferencePool, maps ConfigMaps, modelRoot string) (picker.TokenizerSpec, *field.Error) {
-	t := p.Spec.Model.Tokenizer
+func tokenizer(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings *Settings) (picker.TokenizerSpec, *field.Error) {
+	t, modelRoot := p.Spec.Model.Tokenizer, settings.ModelRoot
 	spec := picker.TokenizerSpec{Type: string(t.Type), ChatTemplate: t.ChatTemplate}
 	switch {
 	case t.Type == v1alpha1.TokenizerFromDirectory && modelRoot == "":
@@ -232,8 +234,32 @@ func tokenizer(p *v1alpha1.InferencePool, maps ConfigMaps, modelRoot string) (pi
 	case t.Type == v1alpha1.TokenizerFromVolume:
 		err := below(&spec, modelRoot, t.Volume.Path)
 		return spec, err
+	case t.Type == v1alpha1.TokenizerFromHub && !settings.Hub:
+		spec.Missing = "nothing is downloaded: the picker has no --hub-endpoint"
+	case t.Type == v1alpha1.TokenizerFromHub:
+		spec.Repository, spec.Missing = repository(p, secrets)
 	}
 	return spec, nil
+}
+
+// repository is where a model hub has the files of a pool's model, or why it cannot be asked.
+func repository(p *v1alpha1.InferencePool, secrets Secrets) (r modelfiles.Repository, missing string) {
+	h := &p.Spec.Model.Tokenizer.Hub
+	r = modelfiles.Repository{Name: h.Repository, Revision: h.Revision, Template: p.Spec.Model.Tokenizer.ChatTemplate}
+	if r.Name == "" {
+		r.Name = string(p.Spec.Model.Name)
+	}
+	if err := r.Check(); err != nil {
+		return modelfiles.Repository{}, err.Error()
+	}
+	if h.TokenSecretRef.Name != "" {
+		token, err := secretEntry(p, h.TokenSecretRef, secrets, field.NewPath("spec", "model", "tokenizer", "hub", "tokenSecretRef"))
+		if err != nil {
+			return modelfiles.Repository{}, err.Error()
+		}
+		r.Token = strings.TrimSpace(token)
+	}
+	return r, ""
 }
 
 // below makes the model directory one below the picker's root.

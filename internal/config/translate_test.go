@@ -377,11 +377,16 @@ func TestWhereModelFilesAre(t *testing.T) {
 		"a ConfigMap":     {"{type: Volume, volume: {configMap: {name: c}}}", files, "", picker.TokenizerSpec{Type: "Volume", Files: modelfiles.Set{"tokenizer.json": []byte("{}"), "a.jinja": []byte("x")}}},
 		"another's":       {"{type: Volume, volume: {configMap: {name: c}}}", strings.Replace(files, "name: c", "name: c, namespace: o", 1), "", picker.TokenizerSpec{Type: "Volume", Missing: "ConfigMap default/c does not exist"}},
 		"a path in a map": {"{type: Volume, volume: {configMap: {name: c}, path: x}}", files, "", picker.TokenizerSpec{Type: "Volume", Files: modelfiles.Set{"tokenizer.json": []byte("{}"), "a.jinja": []byte("x")}, Missing: "a ConfigMap has no directories: volume.path must be left out"}},
-		"reporters":       {"{type: Reporter, reporter: {path: /m}}", "", "", picker.TokenizerSpec{Type: "Reporter"}},
+		"a hub":           {"{type: Hub}", "", root, picker.TokenizerSpec{Type: "Hub", Repository: modelfiles.Repository{Name: "m"}}},
+		"a hub, with all": {"{type: Hub, chatTemplate: t.jinja, hub: {repository: a/b, revision: v1, tokenSecretRef: {name: s, key: k}}}", "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: \"hf_x\\n\"}\n", root,
+			picker.TokenizerSpec{Type: "Hub", ChatTemplate: "t.jinja", Repository: modelfiles.Repository{Name: "a/b", Revision: "v1", Template: "t.jinja", Token: "hf_x"}}},
+		"a hub, no Secret": {"{type: Hub, hub: {tokenSecretRef: {name: s, key: k}}}", "", root, picker.TokenizerSpec{Type: "Hub", Missing: "spec.model.tokenizer.hub.tokenSecretRef.name: Not found: \"Secret default/s\""}},
+		"no hub":           {"{type: Hub}", "", "", picker.TokenizerSpec{Type: "Hub", Missing: "nothing is downloaded: the picker has no --hub-endpoint"}},
+		"reporters":        {"{type: Reporter, reporter: {path: /m}}", "", "", picker.TokenizerSpec{Type: "Reporter"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t, "pool.yaml", strings.Replace(smallPool, "{name: m},", "{name: m, tokenizer: "+tc.tokenizer+"},", 1)+tc.objects)
-			d.translator.settings.ModelRoot = tc.root
+			d.translator.settings.ModelRoot, d.translator.settings.Hub = tc.root, tc.root != ""
 			s, _ := load(t, d)
 			if len(s.Specs) != 1 {
 				t.Fatalf("problems %v", s.Problems)

@@ -74,8 +74,9 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.streams = events.New(events.Config{Source: zmtp.EventSource{Config: zmtp.Config{Room: room}}, Reception: a.dialIn.reception,
 		Join: cachesync.Join, Room: room, Changed: a.restless.ring, Log: log.WithName("events")})
 	a.library = a.newLibrary()
+	a.hub = a.newHub(&o.hub)
 	a.tokens = tokencheck.New(tokencheck.Config{
-		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, CacheBytes: a.plan.tokens,
+		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Fetched: a.fetched, CacheBytes: a.plan.tokens,
 		Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))
@@ -129,6 +130,9 @@ func (a *app) close() {
 	a.dialIn.close()
 	a.scraper.Close()
 	a.renderer.Close()
+	if a.hub != nil {
+		a.hub.Close()
+	}
 }
 
 // loadReport puts an engine's metrics into the words of the load.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/cli/flags"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
@@ -32,6 +33,7 @@ type options struct {
 	peers    peerOptions
 	operator operatorOptions
 	tracing  tracingOptions
+	hub      hubOptions
 
 	keyFile, modelRoot string
 
@@ -60,6 +62,7 @@ var described = flags.Program{
 			"engines", "model", "standalone", "validate", "pool", "gateway-pool", "kubeconfig", "key-file", "island"}},
 		{Title: "Addresses", Prefixes: []string{"proxy-address", "health-address", "metrics-", "events-address"}},
 		{Title: "Logs and traces", Prefixes: []string{"log-", "decision-log", "usage-log", "tracing-", "pprof", "compat-metrics"}},
+		{Title: "Model hub", Prefixes: []string{"hub-"}},
 		{Title: "Start and end", Prefixes: []string{"lame-duck", "drain-timeout", "version"}},
 		{Title: "Gateways", Prefixes: []string{"ext-proc"}},
 		{Title: "Reporters", Prefixes: []string{"report-"}},
@@ -122,6 +125,7 @@ func (o *options) flags(f *flag.FlagSet) (level *string) {
 	o.tracing.flags(f)
 	f.StringVar(&o.keyFile, "key-file", "", "`file` with at least 32 random bytes, the key root of pools without a Secret; without it the root is random, and replicas share no keys")
 	f.StringVar(&o.modelRoot, "model-root", "", "root `directory` of tokenizers of type Directory")
+	o.hub.flags(f)
 	level = f.String("log-level", "info", "error, warn, info, debug (a line per request) or trace")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 30*time.Second, "how long running requests can continue after SIGTERM or SIGINT")
@@ -175,6 +179,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	if err := o.tracing.check(); err != nil {
 		return err
 	}
+	if err := o.hub.check(); err != nil {
+		return err
+	}
 	if err := o.reports.check(); err != nil {
 		return err
 	}
@@ -198,6 +205,11 @@ func checkModelRoot(path string) error {
 		return fmt.Errorf("--model-root %s: not a directory", path)
 	}
 	return nil
+}
+
+// settings are what objects are translated with, and the key root.
+func (o *options) settings(root []byte) config.Settings {
+	return config.Settings{ModelRoot: o.modelRoot, Hub: o.hub.wanted(), Root: root}
 }
 
 // loopback is added to the help of addresses that bindLocally changes.

@@ -54,6 +54,9 @@ var unset = map[string]string{
 	"report-audience":         "is a constant of Kvasir, which the operator writes into reporters' tokens",
 	"peers":                   "replicas are found by --peers-service",
 	"peers-secret-file":       "replicas know each other by certificates",
+	"hub-endpoint":            "the operator does not know a hub yet",
+	"hub-cache":               "as hub-endpoint",
+	"hub-token-file":          "pools name the Secret of their token (tokenizer.hub.tokenSecretRef)",
 	"name":                    "is the name of the picker's pod",
 }
 

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
-	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
@@ -138,7 +137,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 		return err
 	}
 	// it reads what is embedded and waits for nothing
-	source, err := o.source.open(cluster, config.Settings{ModelRoot: o.modelRoot, Root: root}, log.WithName("watch"))
+	source, err := o.source.open(cluster, o.settings(root), log.WithName("watch"))
 	if err != nil {
 		return err
 	}

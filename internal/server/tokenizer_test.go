@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -44,6 +46,7 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	hub := hubOf(t, text)
 	directory := "{type: Directory, directory: {path: gpt2}}"
 	configMap := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: files}\nbinaryData: {tokenizer.json: " + base64.StdEncoding.EncodeToString([]byte(small)) + "}\n---\n"
 	for name, tc := range map[string]struct {
@@ -58,6 +61,8 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 		"in a ConfigMap":   {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", configMap, false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
 		"in no ConfigMap":  {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", "", false, "ConfigMap default/files does not exist", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
 		"from a reporter":  {gpt2, "{type: Reporter, reporter: {path: /m}}", "", true, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"from a hub":       {gpt2, "{type: Hub, hub: {repository: org/gpt2}}", "", false, "files of commit " + hubCommit[:8] + " of org/gpt2, model hub", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"not in the hub":   {gpt2, "{type: Hub}", "", false, "m at main: it answers 404", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
 		"from no reporter": {gpt2, "{type: Reporter, reporter: {path: /m}}", "", false, "no reporter has handed", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +73,7 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 			t.Cleanup(func() { _ = e.Close() })
 			dir := t.TempDir()
 			put(t, filepath.Join(dir, "all.yaml"), tc.objects+poolText("m", "m", ", tokenizer: "+tc.tokenizer)+"---\n"+sliceText(t, "m", "pod", e))
-			p := runOn(t, dir, "--model-root", root, "--report-address", "127.0.0.1:0", "--report-insecure")
+			p := runOn(t, dir, "--model-root", root, "--hub-endpoint", hub, "--hub-cache", t.TempDir(), "--report-address", "127.0.0.1:0", "--report-insecure")
 			p.awaitReady()
 			if tc.reporter {
 				runReporter(t, reporter.Config{
@@ -90,6 +95,51 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 			})
 			if !strings.Contains(page, tc.metric) {
 				t.Errorf("the metrics lack %s", tc.metric)
+			}
+		})
+	}
+}
+
+const hubCommit = "0123456789abcdef0123456789abcdef01234567"
+
+// hubOf is a model hub with a tokenizer in the repository org/gpt2.
+func hubOf(t *testing.T, tokenizer string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Repo-Commit", hubCommit)
+		repository, file := path.Dir(path.Dir(path.Dir(r.URL.Path))), path.Base(r.URL.Path)
+		if repository != "/org/gpt2" || file != "tokenizer.json" {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_, _ = io.WriteString(w, tokenizer)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// TestFlagsAboutTheHubAreChecked: a mistake ends the start, and no message has a secret of it.
+func TestFlagsAboutTheHubAreChecked(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"all":                   {[]string{"--hub-endpoint", "https://h/x", "--hub-cache", "c", "--hub-token-file", "t"}, ""},
+		"a cache alone":         {[]string{"--hub-cache", "c"}, ""},
+		"a mirror":              {[]string{"--hub-endpoint", "http://mirror", "--hub-cache", "c"}, ""},
+		"no cache":              {[]string{"--hub-endpoint", "https://h"}, "needs --hub-cache"},
+		"a token and no hub":    {[]string{"--hub-token-file", "t"}, "needs --hub-endpoint"},
+		"a token in clear":      {[]string{"--hub-endpoint", "http://mirror", "--hub-cache", "c", "--hub-token-file", "t"}, "needs an https"},
+		"no URL":                {[]string{"--hub-endpoint", "huggingface.co", "--hub-cache", "c"}, "want https://"},
+		"a token in the URL":    {[]string{"--hub-endpoint", "https://hf_secret@h", "--hub-cache", "c"}, "no user"},
+		"a token in no URL too": {[]string{"--hub-endpoint", "https://hf_secret@h:x", "--hub-cache", "c"}, "not a URL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said bytes.Buffer
+			_, err := parse(append([]string{"--standalone", "x"}, tc.args...), io.Discard, &said)
+			if (err == nil) != (tc.want == "") || !strings.Contains(said.String(), tc.want) || strings.Contains(said.String(), "hf_secret") {
+				t.Errorf("the picker says %q, want %q", said.String(), tc.want)
 			}
 		})
 	}

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -13,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/hub"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
@@ -23,7 +28,8 @@ type engines struct {
 	releases releases
 	tokens   *tokencheck.Manager
 	scraper  *scrape.Scraper
-	reach    *reach // nil in a cluster
+	reach    *reach   // nil in a cluster
+	hub      *hub.Hub // nil where nothing is downloaded
 }
 
 // prober asks engines to prove tokens, and reports which answers are refusals.
@@ -60,6 +66,7 @@ func (a *app) setTokens() {
 	a.mu.Lock()
 	var pools []tokencheck.Pool
 	pods := map[string]string{} // of pools whose reporters have the files
+	hubs := map[modelfiles.Repository][]types.NamespacedName{}
 	there := map[endpoint.ID]bool{}
 	for name := range a.applied {
 		spec := a.applied[name]
@@ -67,6 +74,9 @@ func (a *app) setTokens() {
 			Namespace: spec.Namespace, Name: spec.Name, Model: spec.Model, APIKey: spec.EngineAPIKey,
 			Files: filesOf(&spec.Tokenizer), Endpoints: spec.Endpoints,
 		})
+		if r := spec.Tokenizer.Repository; r.Name != "" {
+			hubs[r] = append(hubs[r], name)
+		}
 		for i := range spec.Endpoints {
 			there[spec.Endpoints[i].ID] = true
 			if spec.Tokenizer.Type == "Reporter" {
@@ -74,8 +84,11 @@ func (a *app) setTokens() {
 			}
 		}
 	}
-	a.filePods = pods
+	a.filePods, a.hubPools = pods, hubs
 	a.mu.Unlock()
+	if a.hub != nil {
+		a.hub.Keep(slices.Collect(maps.Keys(hubs)))
+	}
 	a.library.Keep(pods)
 	a.releases.keep(there)
 	a.tokens.Set(pools)
@@ -103,6 +116,33 @@ func (a *app) handed(namespace, pool string) (set modelfiles.Set, hash string) {
 	return a.library.Held(namespace + "/" + pool)
 }
 
+// newHub makes what downloads models' files; nil where nothing is downloaded.
+func (a *app) newHub(o *hubOptions) *hub.Hub {
+	if !o.wanted() {
+		return nil
+	}
+	return hub.New(hub.Config{
+		Endpoint: o.endpoint, TokenFile: o.tokenFile, Dir: o.cache, Log: a.log.WithName("hub"),
+		Changed: func(r modelfiles.Repository) {
+			a.mu.Lock()
+			pools := a.hubPools[r]
+			a.mu.Unlock()
+			for _, pool := range pools {
+				a.tokens.Look(pool.Namespace, pool.Name)
+			}
+		},
+	})
+}
+
+// fetched returns where the files of a repository are.
+func (a *app) fetched(r modelfiles.Repository) (dir, note string, err error) {
+	if a.hub == nil {
+		return "", "", errors.New("the picker has no --hub-endpoint")
+	}
+	files := a.hub.Files(r)
+	return files.Dir, files.Note, files.Err
+}
+
 // doubtTokens makes the engines of a pool be asked again.
 func (a *app) doubtTokens(namespace, pool string, kinds openai.Kinds) {
 	a.tokens.Doubt(namespace, pool, kinds)
@@ -110,7 +150,8 @@ func (a *app) doubtTokens(namespace, pool string, kinds openai.Kinds) {
 
 // filesOf returns the source of a model's files.
 func filesOf(t *picker.TokenizerSpec) tokencheck.Files {
-	f := tokencheck.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Template: t.ChatTemplate}
+	f := tokencheck.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Repository: t.Repository,
+		Template: t.ChatTemplate}
 	if t.Missing != "" {
 		f.Missing = errors.New(t.Missing)
 	}

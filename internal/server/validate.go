@@ -36,7 +36,7 @@ func inspect(ctx context.Context, o *options) (problems []string, summary string
 	if err != nil {
 		return nil, "", err
 	}
-	from, err := o.source.open(nil, config.Settings{ModelRoot: o.modelRoot, Root: root}, logr.Discard())
+	from, err := o.source.open(nil, o.settings(root), logr.Discard())
 	if err != nil {
 		return nil, "", err
 	}

@@ -113,6 +113,7 @@ func init() {
 			"internal/config/cluster",
 			"internal/status",
 			"internal/engines/transport",
+			"internal/tokens/hub",
 			"internal/zmtp",
 		},
 		{ // 4, programs

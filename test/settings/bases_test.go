@@ -102,6 +102,11 @@ engine: {networkPolicy: {mode: Closed}}
 picker: {tls: {type: SelfSigned}}
 `
 
+const hubPool = `
+model: {name: m, tokenizer: {type: Hub, hub: {repository: a/b, revision: main, tokenSecretRef: {name: key, key: token}}}}
+selector: {matchLabels: {app: m}}
+`
+
 const plainPool = `
 model: {name: m, tokenizer: {type: None}}
 gateway: {mode: Auto}
@@ -174,7 +179,7 @@ func bases(t *testing.T) []base {
 		{pool: read(adoptedPool), policy: read("targetRefs: [{name: p}]")},
 		{pool: read(plainPool), policy: read(plainPolicy)},
 	}
-	for _, pool := range []string{certManagerPool, configMapPool} {
+	for _, pool := range []string{certManagerPool, configMapPool, hubPool} {
 		list = append(list, base{pool: read(pool), policy: read("targetRefs: [{name: p}]")})
 	}
 	list = append(list, base{pool: read(imagePool), policy: read(

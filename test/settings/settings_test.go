@@ -74,7 +74,7 @@ func configuration(t *testing.T, pool *v1alpha1.InferencePool, policy *v1alpha1.
 	if err != nil {
 		t.Fatal(err)
 	}
-	translator, err := config.NewTranslator(config.Settings{ModelRoot: "/models", Root: []byte(strings.Repeat("r", kvblock.MinSeedBytes))}, defaults)
+	translator, err := config.NewTranslator(config.Settings{ModelRoot: "/models", Hub: true, Root: []byte(strings.Repeat("r", kvblock.MinSeedBytes))}, defaults)
 	if err != nil {
 		t.Fatal(err)
 	}

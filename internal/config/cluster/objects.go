@@ -58,7 +58,7 @@ func referred(o *config.Objects) map[reference]bool {
 			root = p.Name + keySecret
 		}
 		all[reference{name: root}] = true
-		for _, name := range p.Spec.Engine.SecretNames() {
+		for _, name := range append(p.Spec.Engine.SecretNames(), p.Spec.Model.Tokenizer.SecretNames()...) {
 			all[reference{name: name}] = true
 		}
 		if v := p.Spec.Model.Tokenizer.Volume; v != nil && v.ConfigMap.Name != "" {

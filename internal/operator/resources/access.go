@@ -40,9 +40,11 @@ func (b *builder) role() *rbacv1.Role {
 	return r
 }
 
-// secrets that the pickers read by themselves: the key root, those of the engine, the tenants.
+// secrets that the pickers read by themselves: the key root, those of the engine, the token for the
+// model hub, the tenants.
 func (b *builder) secrets() []string {
 	names := append([]string{KeySecretName(b.pool)}, b.pool.Spec.Engine.SecretNames()...)
+	names = append(names, b.pool.Spec.Model.Tokenizer.SecretNames()...)
 	names = append(names, b.TenantSecrets...)
 	slices.Sort(names)
 	return slices.Compact(names)

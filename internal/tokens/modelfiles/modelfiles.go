@@ -1,6 +1,6 @@
 // Package modelfiles holds the small files of a model that its prompts are made with: tokenizer, configuration and chat
-// template, and no weights. Their source is a directory, a ConfigMap or a reporter, and they are identified by their
-// content.
+// template, and no weights. Their source is a directory, a ConfigMap, a reporter or a model hub, and they are identified by
+// their content.
 package modelfiles
 
 import (
@@ -28,11 +28,13 @@ const (
 	MaxFiles = 32
 	// maxName bounds a name, in bytes.
 	maxName = 255
+	// required is the file without which there are no tokens.
+	required = "tokenizer.json"
 )
 
 // names are the relevant files; of those that only show how a model's prompts are made, the presence counts.
 var names = []string{
-	"tokenizer.json", "tokenizer_config.json", "config.json", "chat_template.jinja", "chat_template.json",
+	required, "tokenizer_config.json", "config.json", "chat_template.jinja", "chat_template.json",
 	"preprocessor_config.json", "processor_config.json", "tekken.json", "tekken.json.gz", "tiktoken.model",
 }
 
@@ -48,7 +50,7 @@ func Read(dir, template string) (Set, error) {
 	left := int64(MaxBytes)
 	for _, name := range wanted(dir, template) {
 		data, err := readFile(dir, name, left)
-		if errors.Is(err, fs.ErrNotExist) && name != "tokenizer.json" && name != template {
+		if errors.Is(err, fs.ErrNotExist) && name != required && name != template {
 			continue
 		}
 		if err != nil {

@@ -444,7 +444,7 @@ func (k *keeper) recordFinding(f finding, exact *picker.Exact) {
 	old := k.status
 	k.status.State, k.status.Message, k.status.Texts, k.status.Chats = f.State, f.message, f.texts, f.chats
 	k.status.AdaptersUnreported, k.status.SaltsUnreported = exact.AdaptersUnreported, exact.SaltsUnreported
-	k.status.Unproven = exact.Unproven
+	k.status.Unproven, k.status.Origin = exact.Unproven, k.model.origin
 	if f.State == Failed && (old.State != Failed || old.Message != f.message) {
 		k.status.Mismatches++
 	}

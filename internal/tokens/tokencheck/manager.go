@@ -6,6 +6,7 @@ package tokencheck
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -64,7 +65,7 @@ type Pool struct {
 	Endpoints []endpoint.Endpoint
 }
 
-// Files are the source of a model's files: one of the three, or none.
+// Files are the source of a model's files: one of the four, or none.
 type Files struct {
 	// Dir is a directory.
 	Dir string
@@ -74,12 +75,14 @@ type Files struct {
 	Missing error
 	// Reporters hand the files over.
 	Reporters bool
+	// Repository of a model hub has them; the zero value for none.
+	Repository modelfiles.Repository
 	// Template is the file of the chat template that the engines use; empty for the model's own.
 	Template string
 }
 
 func (f *Files) wanted() bool {
-	return f.Dir != "" || f.Set != nil || f.Reporters || f.Missing != nil
+	return f.Dir != "" || f.Set != nil || f.Reporters || f.Repository.Name != "" || f.Missing != nil
 }
 
 // Config of a Manager.
@@ -90,6 +93,9 @@ type Config struct {
 	Publish func(namespace, pool string, exact *picker.Exact)
 	// Handed returns the files that reporters of a pool have sent, and their hash; nil if there are none.
 	Handed func(namespace, pool string) (set modelfiles.Set, hash string)
+	// Fetched returns the directory with the files of a repository of a model hub, and a note on their origin; nil where no hub is
+	// asked.
+	Fetched func(modelfiles.Repository) (dir, note string, err error)
 	// CacheBytes bounds what is remembered of the prompts of all pools; 0 is DefaultCacheBytes.
 	CacheBytes int64
 	Log        logr.Logger
@@ -133,6 +139,8 @@ type Status struct {
 	State           State
 	// Message is the explanation, without any content of users.
 	Message string
+	// Origin is a note on where the model's files are from, and on what has failed there; empty where the pool says it all.
+	Origin string
 	// Texts and Chats report which ids made here are trusted.
 	Texts, Chats bool
 	// Unproven are the request kinds whose ids made here are not trusted, while those of others are.
@@ -160,6 +168,11 @@ func New(c Config) *Manager {
 	}
 	if c.Handed == nil {
 		c.Handed = func(string, string) (modelfiles.Set, string) { return nil, "" }
+	}
+	if c.Fetched == nil {
+		c.Fetched = func(modelfiles.Repository) (string, string, error) {
+			return "", "", errors.New("the picker asks no model hub")
+		}
 	}
 	c.cache = sync.OnceValue(func() *tokenizer.Cache { return tokenizer.NewCache(c.CacheBytes) })
 	return &Manager{config: c, pools: map[string]*keeper{}}

@@ -12,7 +12,8 @@ import (
 
 // model is what was made of a model's files.
 type model struct {
-	stamp     string // of the directory they were read from
+	stamp     string // of the directory they were read from, with its name
+	origin    string // a note on where they are from; empty where the pool says so
 	template  string
 	hash      string
 	files     modelfiles.Set // without the tokenizer, which is loaded
@@ -57,8 +58,9 @@ func (m *model) load(c *Config, pool *Pool) (failed finding, ok bool) {
 		m.stamp = stamp
 		return m.failure, m.tokenizer != nil
 	}
+	origin := m.origin
 	m.forget()
-	m.stamp, m.hash, m.template = stamp, hash, pool.Files.Template
+	m.stamp, m.hash, m.template, m.origin = stamp, hash, pool.Files.Template, origin
 	t, err := tokenizer.LoadFS(set)
 	if err != nil {
 		m.failure = finding{State: FilesMissing, message: err.Error()}
@@ -80,16 +82,19 @@ func (m *model) load(c *Config, pool *Pool) (failed finding, ok bool) {
 // read finds the files; nil when they are those of before.
 func (m *model) read(c *Config, pool *Pool) (set modelfiles.Set, stamp string, err error) {
 	f := &pool.Files
+	m.origin = ""
 	switch {
 	case f.Missing != nil:
 		return nil, "", f.Missing
 	case f.Dir != "":
-		stamp = modelfiles.Stamp(f.Dir, f.Template)
-		if stamp == m.stamp && stamp != "" && m.template == f.Template {
-			return nil, stamp, nil
+		return m.readDir(f.Dir, f.Template)
+	case f.Repository.Name != "":
+		dir, note, err := c.Fetched(f.Repository)
+		if err != nil {
+			return nil, "", err
 		}
-		set, err = modelfiles.Read(f.Dir, f.Template)
-		return set, stamp, err
+		m.origin = note
+		return m.readDir(dir, f.Template)
 	case f.Set != nil:
 		set = f.Set
 	default:
@@ -107,6 +112,17 @@ func (m *model) read(c *Config, pool *Pool) (set modelfiles.Set, stamp string, e
 		}
 	}
 	return set, "", nil
+}
+
+// readDir reads the files of a directory; nil when they are those of before.
+func (m *model) readDir(dir, template string) (set modelfiles.Set, stamp string, err error) {
+	files := modelfiles.Stamp(dir, template)
+	stamp = dir + "\n" + files
+	if stamp == m.stamp && files != "" && m.template == template {
+		return nil, stamp, nil
+	}
+	set, err = modelfiles.Read(dir, template)
+	return set, stamp, err
 }
 
 func (m *model) forget() { *m = model{} }

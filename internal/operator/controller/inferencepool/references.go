@@ -43,6 +43,9 @@ func referencesOf(pool *v1alpha1.InferencePool) []reference {
 	for _, name := range spec.Engine.SecretNames() {
 		named("Secret", name, "engine")
 	}
+	for _, name := range spec.Model.Tokenizer.SecretNames() {
+		named("Secret", name, "model.tokenizer.hub.tokenSecretRef")
+	}
 	if spec.Picker.Mode != v1alpha1.PickerExternal {
 		named("Secret", spec.Picker.TLS.SecretRef.Name, "picker.tls.secretRef")
 	}

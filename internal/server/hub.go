@@ -1,0 +1,45 @@
+package server
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	neturl "net/url"
+
+	"github.com/kvasir-dev/kvasir/internal/tokens/hub"
+)
+
+// hubOptions are the flags of the model hub.
+type hubOptions struct {
+	address, tokenFile, cache string
+
+	endpoint *neturl.URL // of address; nil without one
+}
+
+func (o *hubOptions) flags(f *flag.FlagSet) {
+	f.StringVar(&o.address, "hub-endpoint", "", "`URL` of the model hub from which tokenizers of type Hub are downloaded, such as https://huggingface.co or a mirror; empty downloads nothing")
+	f.StringVar(&o.tokenFile, "hub-token-file", "", "`file` with a token of the hub, for repositories whose pool names no token; read again when it is needed")
+	f.StringVar(&o.cache, "hub-cache", "", "`directory` for the files, in the layout of the Hugging Face cache; at most 1 GiB. Without --hub-endpoint, only files that are in it are used")
+}
+
+// wanted reports whether files of a hub are used.
+func (o *hubOptions) wanted() bool { return o.cache != "" }
+
+func (o *hubOptions) check() (err error) {
+	if o.address == "" {
+		if o.tokenFile != "" {
+			return errors.New("--hub-token-file needs --hub-endpoint")
+		}
+		return nil
+	}
+	if o.endpoint, err = hub.ParseEndpoint(o.address); err != nil {
+		return fmt.Errorf("--hub-endpoint: %w", err)
+	}
+	if o.cache == "" {
+		return errors.New("--hub-endpoint needs --hub-cache: without it, files would be downloaded again at each start")
+	}
+	if o.tokenFile != "" && !hub.Private(o.endpoint) {
+		return errors.New("--hub-token-file needs an https --hub-endpoint: over http, others could read the token")
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// dialTimeout bounds the opening of a connection, and its TLS handshake.
+const dialTimeout = 10 * time.Second
+
+// reach is how near an address is to the picker.
+type reach int32
+
+const (
+	public reach = iota
+	private
+	loopback
+	// forbidden addresses are no hub's: link-local ones, and those at which clouds serve credentials.
+	forbidden
+)
+
+// metadata are addresses of metadata services that are not link-local: of AWS over IPv6, Alibaba, Oracle and Azure.
+var metadata = []netip.Addr{
+	netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("192.0.0.192"),
+	netip.MustParseAddr("168.63.129.16"),
+}
+
+var (
+	carrier = netip.MustParsePrefix("100.64.0.0/10")  // of providers, and of pods in some clusters
+	nat64   = netip.MustParsePrefix("64:ff9b::/96")   // has an address of IPv4 in its last four bytes
+	nat64To = netip.MustParsePrefix("64:ff9b:1::/48") // likewise, in private networks
+)
+
+func reachOf(ip netip.Addr) reach {
+	ip = ip.Unmap().WithZone("")
+	if nat64.Contains(ip) || nat64To.Contains(ip) {
+		b := ip.As16()
+		ip = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	for _, one := range metadata {
+		if ip == one {
+			return forbidden
+		}
+	}
+	switch {
+	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
+		return forbidden
+	case ip.IsLoopback():
+		return loopback
+	case ip.IsPrivate(), carrier.Contains(ip):
+		return private
+	}
+	return public
+}
+
+// dialer connects to the hub, and to hosts to which it redirects: to those only if their address is not nearer to the picker than the
+// hub's own. A public hub can thus not make the picker ask what is in its network.
+type dialer struct {
+	endpoint string       // host:port
+	hub      atomic.Int32 // reach of the hub's last address
+}
+
+func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	one := net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+		return d.allow(strings.ToLower(address))
+	}}
+	if strings.EqualFold(address, d.endpoint) {
+		one.Control = func(_, address string, _ syscall.RawConn) error { return d.toHub(address) }
+	}
+	return one.DialContext(ctx, network, address)
+}
+
+var errForbidden = errors.New("a link-local address, or one of a metadata service, is not connected to")
+
+// toHub checks an address of the hub itself.
+func (d *dialer) toHub(address string) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	r := reachOf(to.Addr())
+	if r == forbidden {
+		return errForbidden
+	}
+	d.hub.Store(int32(r))
+	return nil
+}
+
+// allow checks an address of a host to which the hub has redirected.
+func (d *dialer) allow(address string) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	switch r := reachOf(to.Addr()); {
+	case r == forbidden:
+		return errForbidden
+	case r > reach(d.hub.Load()):
+		return fmt.Errorf("a redirect from a hub elsewhere to an address of this network or machine (%s) is not followed", to.Addr())
+	}
+	return nil
+}
