@@ -7,7 +7,7 @@
 // pools of Gateway API's inference extension where one of these is served without a Kvasir pool; Secrets and ConfigMaps
 // that these name are requested one by one, so that no right to list them is needed. What the API server cannot return at
 // the moment stays unchanged: informers keep their objects during an outage, and an object that cannot be read keeps its
-// last good state.
+// last good state. A pool that is deleted is served on for a while (deleted.go).
 package cluster
 
 import (
@@ -72,6 +72,7 @@ type Source struct {
 	named           *named
 	bare            *bare // nil for a Kvasir pool
 	read            reader
+	deleted         deleted
 	// changed holds a token when something has changed that was not translated yet.
 	changed chan struct{}
 }
@@ -205,7 +206,7 @@ func (s *Source) wait(ctx context.Context, poll *time.Ticker) bool {
 				return true
 			}
 		case <-poll.C:
-			if s.named.ask(ctx) || s.bare.waiting() {
+			if s.named.ask(ctx) || s.bare.waiting() || s.deleted.over(time.Now()) {
 				return true
 			}
 		}
@@ -221,6 +222,9 @@ func (s *Source) translate(ctx context.Context) config.State {
 	var pods []*corev1.Pod
 	for _, o := range s.pods.GetStore().List() {
 		pods = append(pods, o.(*corev1.Pod))
+	}
+	if s.bare == nil {
+		pools = s.keepDeleted(pools, time.Now())
 	}
 	bare := false
 	if s.bare != nil && !slices.ContainsFunc(pools, func(p *v1alpha1.InferencePool) bool { return p.Name == s.pool.Name }) {

@@ -125,8 +125,8 @@ func (b *builder) pickerContainer() corev1.Container {
 			{Name: "sync", ContainerPort: SyncPort, Protocol: corev1.ProtocolTCP},
 			{Name: "metrics", ContainerPort: MetricsPort, Protocol: corev1.ProtocolTCP},
 		},
-		ReadinessProbe: probe("/readyz", 2, 1),
-		LivenessProbe:  probe("/healthz", 10, 3),
+		ReadinessProbe: probe("/readyz", 2, 1, 1),
+		LivenessProbe:  probe("/healthz", 10, 6, 5),
 		Resources:      b.resources(),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
@@ -358,10 +358,12 @@ func (b *builder) resources() corev1.ResourceRequirements {
 	}}
 }
 
-func probe(path string, period, failures int32) *corev1.Probe {
+// probe asks a path each period, in seconds, and waits for the answer for timeout seconds. A restart costs the index and all
+// streams, so the kubelet must not take a picker on a starved node for a dead one.
+func probe(path string, period, failures, timeout int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}},
-		PeriodSeconds: period, FailureThreshold: failures,
+		PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: timeout,
 	}
 }
 

@@ -205,12 +205,19 @@ func (b *builder) labels() map[string]string {
 	return labels
 }
 
+// Labels of the pickers' pods: what they are, and the pool that they serve.
+const (
+	LabelComponent  = "app.kubernetes.io/component"
+	ComponentPicker = "picker"
+	LabelInstance   = "app.kubernetes.io/instance"
+)
+
 // selector of the pickers' pods.
 func (b *builder) selector() map[string]string {
 	return map[string]string{
-		"app.kubernetes.io/name":      "kvasir",
-		"app.kubernetes.io/component": "picker",
-		"app.kubernetes.io/instance":  b.pool.Name,
+		"app.kubernetes.io/name": "kvasir",
+		LabelComponent:           ComponentPicker,
+		LabelInstance:            b.pool.Name,
 	}
 }
 

@@ -202,23 +202,31 @@ func (r *verdict) pickerAvailable(err error) metav1.Condition {
 	if r.picker != nil {
 		ready = r.picker.Status.ReadyReplicas
 	}
-	switch {
+	switch failure := r.pickerFailure(); {
 	case ready == 0:
-		return status.PickerAvailable.False(status.ReasonUnavailable, "0 of %d replicas are ready%s", want, r.pickerFailure())
+		return status.PickerAvailable.False(status.ReasonUnavailable, "0 of %d replicas are ready%s", want, failure)
 	case ready < want:
-		return status.PickerAvailable.False("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, r.pickerFailure())
+		return status.PickerAvailable.False("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, failure)
+	case failure != "":
+		return status.PickerAvailable.False("UpdateStopped", "%d of %d replicas are ready, and serve on; the Deployment %s does not get new ones%s",
+			ready, want, r.picker.Name, failure)
 	}
 	return status.PickerAvailable.True("Available", "%d of %d replicas are ready", ready, want)
 }
 
-// pickerFailure is why the picker's Deployment cannot create its pods, to be appended to a message; "" when it can.
+// pickerFailure is why the picker's Deployment does not get its pods, to be appended to a message; "" when it does, or
+// might still.
 func (r *verdict) pickerFailure() string {
 	if r.picker == nil {
 		return ""
 	}
+	if r.stuckPicker != "" {
+		return "; " + r.stuckPicker + ": " + r.pickerTrouble.Reason + ": " + r.pickerTrouble.Message
+	}
 	for i := range r.picker.Status.Conditions {
 		c := &r.picker.Status.Conditions[i]
-		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue ||
+			c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {
 			return "; " + c.Reason + ": " + c.Message
 		}
 	}

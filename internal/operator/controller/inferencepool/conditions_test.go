@@ -52,6 +52,9 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 			r.decision.Pods = []lifecycle.Seen{{Pod: &lifecycle.Pod{UID: "u", Name: "chat-0"}, Trouble: lifecycle.Trouble{Reason: reason}}}
 		}
 	}
+	stuck := func(kind appsv1.DeploymentConditionType, is corev1.ConditionStatus) func(*verdict) {
+		return func(r *verdict) { r.picker.Status.Conditions = []appsv1.DeploymentCondition{{Type: kind, Status: is}} }
+	}
 	islands := func(minima ...int32) func(*verdict) {
 		return func(r *verdict) {
 			r.pool.Spec.Replicas, r.pool.Spec.Placement = ptr.To[int32](2), &v1alpha1.Placement{}
@@ -99,6 +102,9 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		{picker(nil), func(*verdict) {}, "True Available"},
 		{picker(nil), func(r *verdict) { r.picker.Status.ReadyReplicas = 1 }, "False SomeUnavailable"},
 		{picker(nil), func(r *verdict) { r.picker = nil }, "False Unavailable"},
+		{picker(nil), stuck(appsv1.DeploymentReplicaFailure, corev1.ConditionTrue), "False UpdateStopped"},
+		{picker(nil), stuck(appsv1.DeploymentProgressing, corev1.ConditionFalse), "False UpdateStopped"},
+		{picker(nil), stuck(appsv1.DeploymentProgressing, corev1.ConditionTrue), "True Available"},
 		{picker(fmt.Errorf("keeping: %w", &certificateError{err: errors.New("bad")})), func(*verdict) {}, "False CertificateInvalid"},
 		{picker(nil), func(r *verdict) { r.pool.Spec.Picker.Mode = v1alpha1.PickerExternal }, "True External"},
 		{ready, func(*verdict) {}, "True Serving"},

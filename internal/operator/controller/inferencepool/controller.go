@@ -196,6 +196,9 @@ type observed struct {
 	podOf     map[string]*corev1.Pod // by UID
 	picker    *appsv1.Deployment     // nil when there is none yet
 	policy    *v1alpha1.RoutingPolicy
+	// stuckPicker is the first pod of the pickers that does not start, and pickerTrouble why; empty for none.
+	stuckPicker   string
+	pickerTrouble lifecycle.Trouble
 }
 
 // outcome is what was decided about a pool's pods, and what the decision was made from.

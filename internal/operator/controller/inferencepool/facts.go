@@ -79,7 +79,7 @@ func (r *cluster) read(ctx context.Context) error {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("reading the pickers of pool %s: %w", r.key, err)
 	}
-	return nil
+	return r.findStuckPicker(ctx)
 }
 
 // facts returns the input of lifecycle.Make.

@@ -106,7 +106,7 @@ func (r *revising) findRevisions(ctx context.Context) error {
 
 // Labels of everything of a pool that is no pod of an engine. The operator must cache nothing else.
 const (
-	labelInstance  = "app.kubernetes.io/instance"
+	labelInstance  = resources.LabelInstance
 	labelManagedBy = "app.kubernetes.io/managed-by"
 )
 

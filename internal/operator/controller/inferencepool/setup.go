@@ -81,7 +81,7 @@ func signals(node *corev1.Node) string {
 	return strings.Join(keys, ",")
 }
 
-// poolsOf are the pools that a pod concerns. This runs for every change of every pod, so it lists no pools: one that it does not know yet
+// poolsOf are the pools that a pod concerns, as an engine or as a picker. This runs for every change of every pod, so it lists no pools: one that it does not know yet
 // will be reconciled.
 func (r *Reconciler) poolsOf(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
@@ -92,7 +92,7 @@ func (r *Reconciler) poolsOf(_ context.Context, o client.Object) []reconcile.Req
 	defer r.mu.Unlock()
 	var out []reconcile.Request
 	for pool, set := range r.selectors {
-		if pool.Namespace == pod.Namespace && config.HasLabels(pod, set) {
+		if pool.Namespace == pod.Namespace && (config.HasLabels(pod, set) || pickerOf(pod) == pool.Name) {
 			out = append(out, reconcile.Request{NamespacedName: pool})
 		}
 	}

@@ -12,9 +12,11 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
-// TestAPodConcernsThePoolsThatSelectIt: of all pools that have been reconciled and still exist, those of its namespace that select it.
+// TestAPodConcernsThePoolsThatSelectIt: of all pools that have been reconciled and still exist, those of its namespace that select it or that it serves as
+// a picker.
 func TestAPodConcernsThePoolsThatSelectIt(t *testing.T) {
 	var pools []*v1alpha1.InferencePool
 	for _, namespace := range []string{"a", "b"} {
@@ -30,11 +32,14 @@ func TestAPodConcernsThePoolsThatSelectIt(t *testing.T) {
 		for _, set := range []map[string]string{
 			nil, {"app": "x"}, {"app": "x", "tier": "spot", "more": "1"}, {"app": ""}, {"tier": "spot"}, {v1alpha1.LabelPool: "pool-0"},
 			{v1alpha1.LabelPool: "pool-0", "app": "x"}, {v1alpha1.LabelPool: "pool-1"},
+			{resources.LabelComponent: resources.ComponentPicker, resources.LabelInstance: "pool-3"},
+			{resources.LabelComponent: "proxy", resources.LabelInstance: "pool-3"}, {resources.LabelInstance: "pool-3"},
 		} {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "pod", Labels: set}}
 			var want, got []types.NamespacedName
 			for _, pool := range known {
-				if pool.Namespace == pod.Namespace && config.Selects(pool, pod) {
+				serves := pod.Labels[resources.LabelComponent] == resources.ComponentPicker && pod.Labels[resources.LabelInstance] == pool.Name
+				if pool.Namespace == pod.Namespace && (config.Selects(pool, pod) || serves) {
 					want = append(want, client.ObjectKeyFromObject(pool))
 				}
 			}

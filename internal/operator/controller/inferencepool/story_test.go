@@ -51,6 +51,24 @@ func container(reason, message string) func(*world) {
 	}
 }
 
+// deploy makes the Deployment of the pickers, with so many pods that are ready and not, and with one that waits.
+func (w *world) deploy(ready, not int32, reason, message string) {
+	w.t.Helper()
+	labels := map[string]string{resources.LabelComponent: resources.ComponentPicker, resources.LabelInstance: poolKey.Name}
+	meta := metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: resources.PickerName(poolKey.Name), OwnerReferences: []metav1.OwnerReference{resources.Owner(w.pool())}}
+	w.must(w.api.Create(w.t.Context(), &appsv1.Deployment{
+		ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}},
+		Status: appsv1.DeploymentStatus{ReadyReplicas: ready, UnavailableReplicas: not},
+	}))
+	meta.Name, meta.Labels, meta.OwnerReferences = meta.Name+"-new", labels, nil
+	pod := &corev1.Pod{ObjectMeta: meta}
+	w.must(w.api.Create(w.t.Context(), pod))
+	w.setStatus(pod, func(s *corev1.PodStatus) {
+		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "picker",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+	})
+}
+
 // refusing returns a cause that makes the API server refuse pods while the pool needs one more.
 func refusing(why string) func(*world) {
 	return func(w *world) {
@@ -173,6 +191,8 @@ var causes = []cause{
 		s.Template.Spec.Containers[0].Image = "vllm/vllm-openai:next"
 	}), condition: v1alpha1.ConditionUpToDate, reason: "RolloutPaused", names: "spec.paused"},
 	{what: "no replica of the picker is ready", do: func(*world) {}, condition: v1alpha1.ConditionPickerAvailable, reason: "Unavailable", names: "0 of 2"},
+	{what: "a new image of the picker cannot be pulled", do: func(w *world) { w.deploy(2, 1, "ErrImagePull", "picker:v9: not found") },
+		condition: v1alpha1.ConditionPickerAvailable, reason: "UpdateStopped", names: "chat-picker-new: ImagePullFailed: picker: picker:v9"},
 	{what: "the last engine dies", do: func(w *world) {
 		for _, pod := range w.all() {
 			w.setStatus(pod, func(s *corev1.PodStatus) { setCondition(s, corev1.PodReady, false, w.clock.Now()) })

@@ -1,0 +1,42 @@
+package inferencepool
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+)
+
+// findStuckPicker looks for a pod of the pickers' Deployment that does not start. A Deployment does not report one: while it
+// replaces its pods, those before serve on, and it looks as if all were well.
+func (r *cluster) findStuckPicker(ctx context.Context) error {
+	if r.picker == nil || r.picker.Status.UnavailableReplicas == 0 || r.picker.Spec.Selector == nil {
+		return nil
+	}
+	var list corev1.PodList
+	// The listed pods are shared with the cache and must not be changed.
+	if err := r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace),
+		client.MatchingLabels(r.picker.Spec.Selector.MatchLabels), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing the pickers of pool %s: %w", r.key, err)
+	}
+	for i := range list.Items {
+		pod := &list.Items[i]
+		trouble := troubleOf(pod)
+		if trouble.Reason == "" || !pod.DeletionTimestamp.IsZero() || r.stuckPicker != "" && pod.Name > r.stuckPicker {
+			continue
+		}
+		r.stuckPicker, r.pickerTrouble = pod.Name, trouble
+	}
+	return nil
+}
+
+// pickerOf returns the name of the pool whose pickers a pod belongs to by its labels; "" for none.
+func pickerOf(pod *corev1.Pod) string {
+	if pod.Labels[resources.LabelComponent] != resources.ComponentPicker {
+		return ""
+	}
+	return pod.Labels[resources.LabelInstance]
+}
