@@ -83,7 +83,7 @@ func (w *world) drain(node string) {
 // reaches waits until something holds. Some of what it waits for takes each pod 10 s and more, one after the other.
 func (w *world) reaches(what string, holds func() error) {
 	w.Helper()
-	for end := time.Now().Add(3*patience + w.loads); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(3*patience + w.loads); ; time.Sleep(w.between(100 * time.Millisecond)) {
 		err := holds()
 		if err == nil {
 			return

@@ -358,7 +358,7 @@ func (w *world) pool() *v1alpha1.InferencePool {
 func (w *world) until(what string, is func(*v1alpha1.InferencePool) bool) *v1alpha1.InferencePool {
 	w.Helper()
 	answers := time.Duration(*longest) * 30 * time.Millisecond // drains wait for them, one after the other in rollouts
-	for end := time.Now().Add(patience + answers + w.loads); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience + answers + w.loads); ; time.Sleep(w.between(50 * time.Millisecond)) {
 		p := w.pool()
 		if is(p) {
 			return p
@@ -368,6 +368,14 @@ func (w *world) until(what string, is func(*v1alpha1.InferencePool) bool) *v1alp
 			w.Fatalf("the pool is not %s:\n%s", what, status)
 		}
 	}
+}
+
+// between is how long to wait between two looks at the API server. Real engines need the processor more.
+func (w *world) between(d time.Duration) time.Duration {
+	if w.loads > 0 {
+		return time.Second
+	}
+	return d
 }
 
 // patch changes the pool's spec.

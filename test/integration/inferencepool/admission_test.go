@@ -3,11 +3,11 @@ package inferencepool_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -26,33 +26,32 @@ import (
 var _ = Describe("a pool in a cluster with admission policies", func() {
 	ctx := context.Background()
 
-	// enforce creates the policies of a file, whose namespace it creates too, and waits until the API server follows them: a
-	// pod shows it.
-	enforce := func(file, namespace string, followed func(*corev1.Pod, error) bool) {
+	// enforce creates the policies of a file, and the namespace that they are for, and waits until the API server follows them.
+	enforce := func(file, namespace string, followed func(g Gomega)) {
 		GinkgoHelper()
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 		for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 1<<10); ; {
 			o := &unstructured.Unstructured{}
-			if err := documents.Decode(o); err == io.EOF {
+			err := documents.Decode(o)
+			if errors.Is(err, io.EOF) {
 				break
-			} else {
-				Expect(err).NotTo(HaveOccurred())
 			}
+			Expect(err).NotTo(HaveOccurred())
 			Expect(api.Create(ctx, o)).To(Succeed())
 			DeferCleanup(func() { Expect(api.Delete(ctx, o)).To(Succeed()) })
 		}
-		Eventually(func() bool {
-			pod := &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe"},
-				Spec: corev1.PodSpec{Containers: []corev1.Container{{
-					Name: "c", Image: "docker.io/library/c", SecurityContext: &corev1.SecurityContext{RunAsUser: ptr.To[int64](5)},
-				}}},
-			}
-			err := api.Create(ctx, pod, client.DryRunAll)
-			return followed(pod, err)
-		}).Should(BeTrue())
+		Eventually(followed).Should(Succeed())
+	}
+	// admitted is a pod as the API server would create it.
+	admitted := func(namespace string, user *int64) (*corev1.Container, error) {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c", SecurityContext: &corev1.SecurityContext{RunAsUser: user}}}},
+		}
+		err := api.Create(ctx, pod, client.DryRunAll)
+		return &pod.Spec.Containers[0], err
 	}
 	images := func(pods []corev1.Pod) (out []string) {
 		for i := range pods {
@@ -63,8 +62,10 @@ var _ = Describe("a pool in a cluster with admission policies", func() {
 
 	It("keeps pods whose images come from a mirror, and gives them another reporter once", func() {
 		const mirror = "mirror.example/"
-		enforce("mirror.yaml", "mirrored", func(pod *corev1.Pod, err error) bool {
-			return err == nil && strings.HasPrefix(pod.Spec.Containers[0].Image, mirror)
+		enforce("mirror.yaml", "mirrored", func(g Gomega) {
+			c, err := admitted("mirrored", nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(c.Image).To(Equal(mirror + "c"))
 		})
 		w := waiting{types.NamespacedName{Namespace: "mirrored", Name: "chat"}}
 		w.create(2, func(*v1alpha1.InferencePoolSpec) {})
@@ -98,8 +99,13 @@ var _ = Describe("a pool in a cluster with admission policies", func() {
 	})
 
 	It("runs engines, reporters and pickers as a user of the namespace's range", func() {
-		enforce("range.yaml", "ranged", func(_ *corev1.Pod, err error) bool {
-			return err != nil && strings.Contains(err.Error(), "users of this namespace")
+		const first = 1000650000
+		enforce("range.yaml", "ranged", func(g Gomega) {
+			_, err := admitted("ranged", ptr.To[int64](5))
+			g.Expect(err).To(MatchError(ContainSubstring("users of this namespace")))
+			c, err := admitted("ranged", nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(c.SecurityContext.RunAsUser).To(HaveValue(BeEquivalentTo(first)))
 		})
 		w := waiting{types.NamespacedName{Namespace: "ranged", Name: "chat"}}
 		w.create(1, func(s *v1alpha1.InferencePoolSpec) { s.Picker.Replicas = 1 })
@@ -113,11 +119,9 @@ var _ = Describe("a pool in a cluster with admission policies", func() {
 		}).Should(Succeed())
 		for _, pod := range append(engines, pickers.Items...) {
 			for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
-				Expect(c.SecurityContext.RunAsUser).To(HaveValue(BeEquivalentTo(1000650000)), "container %s of %s", c.Name, pod.Name)
+				Expect(c.SecurityContext.RunAsUser).To(HaveValue(BeEquivalentTo(first)), "container %s of %s", c.Name, pod.Name)
 			}
 		}
-		w.quiet()
-		Expect(w.pods(Default)[0].UID).To(Equal(engines[0].UID))
 
 		w.edit(func(s *v1alpha1.InferencePoolSpec) {
 			s.Template.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000)}

@@ -81,7 +81,7 @@ func (w waiting) quiet() {
 		if n := writes.beyondStatus(w.key.Namespace); n != last {
 			last, since = n, time.Now()
 		}
-		g.Expect(time.Since(since)).To(BeNumerically(">", 3*time.Second))
+		g.Expect(time.Since(since)).To(BeNumerically(">", 2*time.Second))
 	}).Should(Succeed())
 	note := fmt.Appendf(nil, `{"metadata": {"annotations": {"note": "%d"}}}`, last)
 	Expect(api.Patch(context.Background(), w.get(Default), client.RawPatch(types.MergePatchType, note))).To(Succeed())
