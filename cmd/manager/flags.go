@@ -16,6 +16,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/flags"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/hub"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -32,6 +33,9 @@ type options struct {
 	pickerImage, reporterImage string
 	// log levels of the pickers and reporters that the operator creates
 	pickerLogLevel, reporterLogLevel string
+
+	// hubEndpoint is the URL of the model hub for pickers; empty for none.
+	hubEndpoint string
 
 	// account is the operator's own, and token the file with what proves it to pickers.
 	account types.NamespacedName
@@ -55,6 +59,7 @@ var described = flags.Program{
 		{Title: "Required", Prefixes: []string{"picker-image", "reporter-image", "service-account"}},
 		{Title: "Addresses", Prefixes: []string{"health-address", "metrics-", "keda-"}},
 		{Title: "The cluster", Prefixes: []string{"namespace", "kubeconfig", "leader-", "pod", "token-file"}},
+		{Title: "Model hub", Prefixes: []string{"hub-"}},
 		{Title: "Logs", Prefixes: []string{"log-", "picker-log-level", "reporter-log-level"}},
 	},
 }
@@ -75,6 +80,17 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.reporterImage, "reporter-image", "", "`image` of the reporters (required)")
 	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, warn, info, debug or trace")
 	f.StringVar(&o.reporterLogLevel, "reporter-log-level", "info", "log level of the reporters: error, warn, info, debug or trace; new pods have it")
+	f.Func("hub-endpoint", "`URL` of the model hub from which pickers download files of tokenizers of type Hub, such as https://huggingface.co or a mirror; without it, nothing is downloaded",
+		func(s string) error {
+			if s == "" {
+				return nil
+			}
+			endpoint, err := hub.ParseEndpoint(s)
+			if err == nil {
+				o.hubEndpoint = endpoint.String()
+			}
+			return err
+		})
 	f.Func("service-account", "`NAMESPACE/NAME` of the operator's own service account, to which pickers send their state (required)",
 		func(s string) error {
 			namespace, name, ok := strings.Cut(s, "/")

@@ -32,6 +32,8 @@ func TestFlags(t *testing.T) {
 		"certificates without KEDA": {args: append(slices.Clone(images), "--keda-cert-dir=/certs"), want: "--keda-address"},
 		"a CA without certificates": {args: append(slices.Clone(images), "--keda-address=:1", "--keda-client-ca=/ca"), want: "--keda-cert-dir"},
 		"KEDA with certificates":    {args: append(slices.Clone(images), "--keda-address=:1", "--keda-cert-dir=/c", "--keda-client-ca=/ca")},
+		"a hub":                     {args: append(slices.Clone(images), "--hub-endpoint=https://huggingface.co")},
+		"a hub that is no URL":      {args: append(slices.Clone(images), "--hub-endpoint=huggingface.co"), want: "want https://"},
 		"a wrong flag alone":        {args: []string{"--log-format=xml"}, want: "--log-format"},
 		"an argument":               {args: append(slices.Clone(images), "now"), want: "unexpected argument"},
 	} {

@@ -235,7 +235,7 @@ func tokenizer(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, sett
 		err := below(&spec, modelRoot, t.Volume.Path)
 		return spec, err
 	case t.Type == v1alpha1.TokenizerFromHub && !settings.Hub:
-		spec.Missing = "nothing is downloaded: the picker has no --hub-endpoint"
+		spec.Missing = "nothing is downloaded: the picker has no --hub-endpoint (hub.endpoint of the chart)"
 	case t.Type == v1alpha1.TokenizerFromHub:
 		spec.Repository, spec.Missing = repository(p, secrets)
 	}

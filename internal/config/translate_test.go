@@ -381,7 +381,7 @@ func TestWhereModelFilesAre(t *testing.T) {
 		"a hub, with all": {"{type: Hub, chatTemplate: t.jinja, hub: {repository: a/b, revision: v1, tokenSecretRef: {name: s, key: k}}}", "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: \"hf_x\\n\"}\n", root,
 			picker.TokenizerSpec{Type: "Hub", ChatTemplate: "t.jinja", Repository: modelfiles.Repository{Name: "a/b", Revision: "v1", Template: "t.jinja", Token: "hf_x"}}},
 		"a hub, no Secret": {"{type: Hub, hub: {tokenSecretRef: {name: s, key: k}}}", "", root, picker.TokenizerSpec{Type: "Hub", Missing: "spec.model.tokenizer.hub.tokenSecretRef.name: Not found: \"Secret default/s\""}},
-		"no hub":           {"{type: Hub}", "", "", picker.TokenizerSpec{Type: "Hub", Missing: "nothing is downloaded: the picker has no --hub-endpoint"}},
+		"no hub":           {"{type: Hub}", "", "", picker.TokenizerSpec{Type: "Hub", Missing: "nothing is downloaded: the picker has no --hub-endpoint (hub.endpoint of the chart)"}},
 		"reporters":        {"{type: Reporter, reporter: {path: /m}}", "", "", picker.TokenizerSpec{Type: "Reporter"}},
 	} {
 		t.Run(name, func(t *testing.T) {

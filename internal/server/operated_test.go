@@ -22,6 +22,8 @@ var operated = map[string]string{
 	"compat-metrics":     "picker: {compatibilityMetrics: Enabled}",
 	"events-address":     "engine: {ports: {events: 6000}, events: {source: Listen}}\npicker: {replicas: 1}",
 	"ext-proc-plaintext": "picker: {tls: {type: Plaintext}}",
+	"hub-cache":          "model: {name: m, tokenizer: {type: Hub}}",
+	"hub-endpoint":       "model: {name: m, tokenizer: {type: Hub}}",
 	"island":             "placement: {islands: [{name: here}]}\npicker: {island: here}",
 	"model-root":         "model: {name: m, tokenizer: {type: Volume, volume: {persistentVolumeClaim: {name: c}}}}",
 	"pprof":              "picker: {profiling: Enabled}",
@@ -54,8 +56,6 @@ var unset = map[string]string{
 	"report-audience":         "is a constant of Kvasir, which the operator writes into reporters' tokens",
 	"peers":                   "replicas are found by --peers-service",
 	"peers-secret-file":       "replicas know each other by certificates",
-	"hub-endpoint":            "the operator does not know a hub yet",
-	"hub-cache":               "as hub-endpoint",
 	"hub-token-file":          "pools name the Secret of their token (tokenizer.hub.tokenSecretRef)",
 	"name":                    "is the name of the picker's pod",
 }
@@ -81,7 +81,7 @@ func argsOf(t *testing.T, admitter *crdadmission.Admitter, spec string) []string
 		t.Fatal(err)
 	}
 	objects, err := resources.Objects(
-		resources.Config{PickerImage: "picker", Operator: types.NamespacedName{Namespace: "o", Name: "o"}}, resources.Input{Pool: pool})
+		resources.Config{PickerImage: "picker", Operator: types.NamespacedName{Namespace: "o", Name: "o"}, HubEndpoint: "https://h"}, resources.Input{Pool: pool})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ const (
 	modelDir      = "/var/lib/kvasir/model"
 	decisionsDir  = "/var/lib/kvasir/decisions"
 	usageDir      = "/var/lib/kvasir/usage"
+	hubDir        = "/var/lib/kvasir/hub"
 	tracingCADir  = "/etc/kvasir/tracing-ca"
 	tokenDir      = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
@@ -37,6 +38,8 @@ const (
 	decisionFiles, decisionSize = 4, 256 << 20
 	// usageFiles is how many files records of use are in.
 	usageFiles = 4
+	// hubSize is the limit of the volume for files of the model hub, in bytes: more than the picker's cache can take.
+	hubSize = 1280 << 20
 	// messageRest is what a gateway's message has besides the largest body, in bytes.
 	messageRest = 1 << 20
 )
@@ -151,7 +154,7 @@ func (b *builder) pickerContainer() corev1.Container {
 }
 
 var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewayTLSDir, "model": modelDir, "decisions": decisionsDir,
-	"usage": usageDir, "tracing-ca": tracingCADir}
+	"usage": usageDir, "hub": hubDir, "tracing-ca": tracingCADir}
 
 // volumes of a picker. Roots and keys of engines are not mounted: the picker reads their Secrets, so that a change is
 // applied within seconds.
@@ -170,6 +173,11 @@ func (b *builder) volumes() []corev1.Volume {
 	if size := b.pool.Spec.Picker.UsageRecords.File.Size.Value(); size > 0 {
 		volumes = append(volumes, corev1.Volume{Name: "usage", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 			SizeLimit: resource.NewQuantity(size+size/usageFiles, resource.BinarySI),
+		}}})
+	}
+	if b.downloads() {
+		volumes = append(volumes, corev1.Volume{Name: "hub", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			SizeLimit: resource.NewQuantity(hubSize, resource.BinarySI),
 		}}})
 	}
 	if ref := b.pool.Spec.Picker.Tracing.CASecretRef; ref.Name != "" {
@@ -281,6 +289,9 @@ func (b *builder) chosenArgs() []string {
 	if p.Profiling == v1alpha1.Enabled {
 		args = append(args, "--pprof")
 	}
+	if b.downloads() {
+		args = append(args, "--hub-endpoint="+b.HubEndpoint, "--hub-cache="+hubDir)
+	}
 	if b.listens() {
 		args = append(args, "--events-address="+address(int(b.pool.Spec.Engine.Ports.EventsPort())))
 	}
@@ -317,6 +328,11 @@ func (b *builder) tracingEnv() []corev1.EnvVar {
 		}})
 	}
 	return env
+}
+
+// downloads reports whether the pickers get files from the model hub.
+func (b *builder) downloads() bool {
+	return b.HubEndpoint != "" && b.pool.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerFromHub
 }
 
 // listens reports whether engines connect to the pickers.

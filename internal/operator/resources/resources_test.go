@@ -31,7 +31,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-var installed = Config{
+var installed = Config{HubEndpoint: "https://hub.example.com",
 	PickerImage: "registry.example/kvasir/picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "kvasir-operator"},
 	GIE: true, Routes: true, CertManager: true,
 }
@@ -87,6 +87,7 @@ func pools(t *testing.T) map[string]*v1alpha1.InferencePool {
 		"closed": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, engine: {dataParallel: {ranks: 2, addressing: PortPerRank}, networkPolicy: {from: [
   {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}, podSelector: {matchLabels: {app: prometheus}}},
   {ipBlock: {cidr: 130.211.0.0/22, except: [130.211.1.0/24]}}]}}, picker: {tls: {type: Plaintext}}`),
+		"hub":      small(t, `model: {name: a/b, tokenizer: {type: Hub, hub: {revision: v1, tokenSecretRef: {name: hf, key: token}}}}, selector: {matchLabels: {app: m}}`),
 		"external": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, picker: {mode: External, external: {serviceName: theirs}}, gateway: {failureMode: FailOpen}`),
 	}
 }

@@ -350,7 +350,7 @@ func TestTheTokenGoesToTheHubOnly(t *testing.T) {
 		"in a file":              {secret + "\n", "", secret, true},
 		"of the pool":            {"", secret, secret, true},
 		"of the pool and a file": {"hf_another", secret, secret, true},
-		"of nobody":              {"", "", secret, false},
+		"none at all":            {"", "", secret, false},
 		"a wrong one":            {secret, "", "hf_another", false},
 		"two lines":              {secret + "\nX-Injected: 1", "", secret, false},
 		"none is needed":         {secret, "", "", true},
