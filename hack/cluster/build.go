@@ -36,10 +36,19 @@ var pinned = []string{
 	"./coredns", "./pause",
 }
 
+// kubePrograms are what hack/kube builds for nodes.
+var kubePrograms = []string{
+	"go.etcd.io/etcd/server/v3",
+	"k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler",
+	"k8s.io/kubernetes/cmd/kubectl", "k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kube-proxy",
+}
+
 // build makes the programs of nodes, once: those of Kubernetes by hack/kube, the others here. Packages are compiled with
 // the flags of the tests, and shared with them.
 func (c *cluster) build(ctx context.Context) error {
-	if err := c.command(ctx, c.root, filepath.Join(c.root, "hack", "kube", "build.sh"), "node"); err != nil {
+	log.Printf("Building the programs of nodes; what is built is kept in %s and %s", c.kube, c.programs)
+	report := newProgress(os.Stderr, c.packages(ctx), time.Now)
+	if err := c.command(ctx, report, c.root, filepath.Join(c.root, "hack", "kube", "build.sh"), "node"); err != nil {
 		return err
 	}
 	dir := filepath.Join(c.root, "hack", "cluster", "node")
@@ -55,7 +64,7 @@ func (c *cluster) build(ctx context.Context) error {
 	}
 	for _, pkg := range pinned {
 		log.Printf("Building %s", pkg)
-		if err := c.command(ctx, dir, "go", "build", "-ldflags=-s -w", "-o", c.programs+"/", pkg); err != nil {
+		if err := c.command(ctx, report, dir, "go", "build", "-ldflags=-s -w", "-o", c.programs+"/", pkg); err != nil {
 			return err
 		}
 	}
@@ -83,7 +92,8 @@ func (c *cluster) stamp(dir string) (string, error) {
 func (c *cluster) images(ctx context.Context) error {
 	dir := c.file("images")
 	args := []string{"run", "./hack/images", "-trimpath=false", "-compress=false", "-bundle=false", "-out", dir}
-	if err := c.command(ctx, c.root, "go", args...); err != nil {
+	log.Printf("Building images")
+	if err := c.command(ctx, newProgress(os.Stderr, 0, time.Now), c.root, "go", args...); err != nil {
 		return err
 	}
 	for program, name := range map[string]string{"pause": pauseImage, "coredns": corednsImage} {
@@ -106,11 +116,11 @@ func (c *cluster) images(ctx context.Context) error {
 	return nil
 }
 
-// command runs a program that reports what it does.
-func (c *cluster) command(ctx context.Context, dir, name string, args ...string) error {
+// command runs a program that builds with Go, and reports how far it is.
+func (c *cluster) command(ctx context.Context, report *progress, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stdout, report
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -v"))
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 	}

@@ -21,13 +21,16 @@ var run = flag.Bool("cluster", false, "run on the cluster of hack/cluster")
 // patience bounds work that should take seconds. The machine can be very busy.
 const patience = 4 * time.Minute
 
+// interval between two looks at what is waited for.
+const interval = 200 * time.Millisecond
+
 func TestCluster(t *testing.T) {
 	if !*run {
 		t.Skip("-cluster is not set")
 	}
 	RegisterFailHandler(Fail)
 	SetDefaultEventuallyTimeout(patience)
-	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
+	SetDefaultEventuallyPollingInterval(interval)
 	config, reporter := GinkgoConfiguration()
 	config.FailFast = true // each scenario begins where the one before has ended
 	reporter.Verbose = true
@@ -75,6 +78,9 @@ var _ = Describe("Kvasir", Ordered, func() {
 	requests()
 	tools()
 	life()
+	disruptions()
+	broken()
+	strictness()
 	kills()
 	policies()
 	uninstall()

@@ -11,8 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// underLoad does something while clients ask, and a little longer, and returns what failed.
+// underLoad does something while clients ask the pool of most scenarios, and a little longer, and returns what failed.
 func underLoad(ctx context.Context, do func()) []string {
+	GinkgoHelper()
+	return w.underLoad(ctx, do)
+}
+
+func (w *world) underLoad(ctx context.Context, do func()) []string {
 	GinkgoHelper()
 	l := startLoad(ctx, "http://"+w.service(ctx))
 	defer l.stop()
@@ -66,10 +71,7 @@ func life() {
 	It("loses nothing when a node is drained", func(ctx SpecContext) {
 		const node = "kvasir-1"
 		Expect(underLoad(ctx, func() {
-			w.kubectl(ctx, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=4m")
-			for _, p := range slices.Concat(w.pods(ctx, engines), w.pods(ctx, pickers)) {
-				Expect(p.Spec.NodeName).NotTo(Equal(node), "%s is still there", p.Name)
-			}
+			w.drain(ctx, node)
 			w.settled(ctx, 3)
 			w.kubectl(ctx, "uncordon", node)
 		})).To(BeEmpty())

@@ -100,7 +100,8 @@ func (w *world) enforce(ctx context.Context) (stop func()) {
 	}
 }
 
-// policyRules are all NetworkPolicies for incoming traffic, as commands of nft that put them in the place of older ones.
+// policyRules are all NetworkPolicies, as commands of nft that put them in the place of older ones. What is accepted in one
+// direction is looked at in the other.
 func (w *world) policyRules(ctx context.Context) string {
 	GinkgoHelper()
 	var list networkingv1.NetworkPolicyList
@@ -113,38 +114,70 @@ func (w *world) policyRules(ctx context.Context) string {
 		}
 	}
 	table := "table ip " + policyTable
-	rules := []string{"add " + table, "delete " + table, "add " + table,
-		"add chain ip " + policyTable + " forward { type filter hook forward priority -5; }",
-		"add rule ip " + policyTable + " forward ct state established,related accept"}
-	selected := map[string]bool{}
-	for _, policy := range list.Items {
-		Expect(policy.Spec.PolicyTypes).To(Equal([]networkingv1.PolicyType{networkingv1.PolicyTypeIngress}), "other policies are not enforced here")
-		for _, pod := range some(all.Items, &policy.Spec.PodSelector, policy.Namespace) {
-			selected[pod.Status.PodIP] = true
-			for _, rule := range policy.Spec.Ingress {
-				line := "add rule ip " + policyTable + " forward ip daddr " + pod.Status.PodIP
-				if len(rule.From) > 0 {
-					from := sources(rule.From, all.Items, spaces.Items, policy.Namespace)
-					if len(from) == 0 {
-						continue
+	rules := []string{"add " + table, "delete " + table, "add " + table}
+	for _, d := range []direction{
+		{networkingv1.PolicyTypeIngress, "ingress", "daddr", "saddr"}, {networkingv1.PolicyTypeEgress, "egress", "saddr", "daddr"},
+	} {
+		chain := policyTable + " " + d.chain
+		rules = append(rules, "add chain ip "+chain+" { type filter hook forward priority -5; }",
+			"add rule ip "+chain+" ct state established,related accept")
+		selected := map[string]bool{}
+		for _, policy := range list.Items {
+			if !slices.Contains(policy.Spec.PolicyTypes, d.kind) {
+				continue
+			}
+			for _, pod := range some(all.Items, &policy.Spec.PodSelector, policy.Namespace) {
+				selected[pod.Status.PodIP] = true
+				for _, a := range d.admitted(&policy) {
+					line := "add rule ip " + chain + " ip " + d.own + " " + pod.Status.PodIP
+					if len(a.peers) > 0 {
+						peers := addresses(a.peers, all.Items, spaces.Items, policy.Namespace)
+						if len(peers) == 0 {
+							continue
+						}
+						line += " ip " + d.other + " { " + strings.Join(peers, ", ") + " }"
 					}
-					line += " ip saddr { " + strings.Join(from, ", ") + " }"
-				}
-				if len(rule.Ports) == 0 {
-					rules = append(rules, line+" accept")
-				}
-				for _, port := range rule.Ports {
-					rules = append(rules, line+" "+portMatch(&port, &pod)+" accept")
+					if len(a.ports) == 0 {
+						rules = append(rules, line+" accept")
+					}
+					for _, port := range a.ports {
+						rules = append(rules, line+" "+portMatch(&port, &pod)+" accept")
+					}
 				}
 			}
 		}
-	}
-	for _, pod := range all.Items {
-		if selected[pod.Status.PodIP] {
-			rules = append(rules, "add rule ip "+policyTable+" forward ip daddr "+pod.Status.PodIP+" drop")
+		for _, pod := range all.Items {
+			if selected[pod.Status.PodIP] {
+				rules = append(rules, "add rule ip "+chain+" ip "+d.own+" "+pod.Status.PodIP+" drop")
+			}
 		}
 	}
 	return strings.Join(rules, "; ")
+}
+
+// direction of traffic, seen from a pod: which end of a packet is its own.
+type direction struct {
+	kind              networkingv1.PolicyType
+	chain, own, other string
+}
+
+// admission is one rule of a policy.
+type admission struct {
+	peers []networkingv1.NetworkPolicyPeer
+	ports []networkingv1.NetworkPolicyPort
+}
+
+func (d *direction) admitted(policy *networkingv1.NetworkPolicy) (all []admission) {
+	if d.kind == networkingv1.PolicyTypeIngress {
+		for _, r := range policy.Spec.Ingress {
+			all = append(all, admission{r.From, r.Ports})
+		}
+		return all
+	}
+	for _, r := range policy.Spec.Egress {
+		all = append(all, admission{r.To, r.Ports})
+	}
+	return all
 }
 
 // some pods of a namespace, those with an address.
@@ -160,11 +193,15 @@ func some(pods []corev1.Pod, selector *metav1.LabelSelector, namespace string) (
 	return chosen
 }
 
-// sources are the addresses of peers.
-func sources(peers []networkingv1.NetworkPolicyPeer, pods []corev1.Pod, spaces []corev1.Namespace, own string) (addresses []string) {
+// addresses of peers.
+func addresses(peers []networkingv1.NetworkPolicyPeer, pods []corev1.Pod, spaces []corev1.Namespace, own string) (all []string) {
 	GinkgoHelper()
 	for _, peer := range peers {
-		Expect(peer.IPBlock).To(BeNil(), "blocks of addresses are not enforced here")
+		if peer.IPBlock != nil {
+			Expect(peer.IPBlock.Except).To(BeEmpty(), "exceptions are not enforced here")
+			all = append(all, peer.IPBlock.CIDR)
+			continue
+		}
 		selector := peer.PodSelector
 		if selector == nil {
 			selector = &metav1.LabelSelector{}
@@ -178,13 +215,13 @@ func sources(peers []networkingv1.NetworkPolicyPeer, pods []corev1.Pod, spaces [
 			}
 			if in {
 				for _, p := range some(pods, selector, space.Name) {
-					addresses = append(addresses, p.Status.PodIP)
+					all = append(all, p.Status.PodIP)
 				}
 			}
 		}
 	}
-	slices.Sort(addresses)
-	return slices.Compact(addresses)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // portMatch is a port of a policy in the words of nft. Names are those of the pod's containers.

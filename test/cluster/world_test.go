@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,11 +44,19 @@ var (
 type world struct {
 	client.Client
 	state, kubeconfig string
-	lines             int // of logs that were searched
+	namespace         string // of the pool that is meant
+	lines             *int   // of logs that were searched
+}
+
+// in is the cluster, with the pool of another namespace.
+func (w *world) in(namespace string) *world {
+	other := *w
+	other.namespace = namespace
+	return &other
 }
 
 func newWorld(state string) *world {
-	w := &world{state: state, kubeconfig: filepath.Join(state, "pki", "admin.kubeconfig")}
+	w := &world{state: state, kubeconfig: filepath.Join(state, "pki", "admin.kubeconfig"), namespace: namespace, lines: new(int)}
 	config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfig)
 	Expect(err).NotTo(HaveOccurred())
 	config.QPS = -1
@@ -91,12 +100,16 @@ var (
 	previousChart = filepath.Join(kube.Root(), "test", "chart", "testdata", "kvasir-0.2.0.tgz")
 )
 
-// install installs or upgrades by a chart, with images of a tag.
-func (w *world) install(ctx context.Context, chart, tag string) {
+// install installs or upgrades by a chart, with images of a tag, and other values KEY=VALUE.
+func (w *world) install(ctx context.Context, chart, tag string, values ...string) {
 	GinkgoHelper()
-	_, err := w.program(ctx, "helm", "upgrade", "--install", release, chart, "--namespace="+system,
+	args := []string{"upgrade", "--install", release, chart, "--namespace=" + system,
 		"--set=images.registry=docker.io", // the nodes have the images
-		"--set=images.tag="+tag, "--set=images.pullPolicy=Never", "--wait", "--timeout=4m")
+		"--set=images.tag=" + tag, "--set=images.pullPolicy=Never", "--wait", "--timeout=4m"}
+	for _, v := range values {
+		args = append(args, "--set="+v)
+	}
+	_, err := w.program(ctx, "helm", args...)
 	Expect(err).NotTo(HaveOccurred())
 }
 
@@ -106,16 +119,23 @@ func (w *world) clean(ctx context.Context) {
 	for _, node := range w.nodes(ctx) {
 		w.kubectl(ctx, "uncordon", node)
 	}
-	// Pods go before their namespace: its controller checks again only when half of their grace is over.
-	if _, err := w.program(ctx, filepath.Join("kube", "kubectl"), "delete", "kvpool,deployments,pods", "--all", "--namespace="+namespace, "--timeout=2m"); err != nil {
-		GinkgoWriter.Println(err)
-	}
-	Eventually(func() string { return w.kubectl(ctx, "get", "pods", "--namespace="+namespace, "-o", "name") }).Should(BeEmpty())
+	w.loosen(ctx)
+	w.empty(ctx, namespace)
 	if _, err := w.program(ctx, "helm", "uninstall", release, "--namespace="+system, "--wait", "--ignore-not-found"); err != nil {
 		GinkgoWriter.Println(err)
 	}
 	w.kubectl(ctx, "delete", "namespace", namespace, system, "--ignore-not-found", "--timeout=4m")
 	w.kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
+}
+
+// empty removes a namespace's pools and pods. Pods go before their namespace: its controller checks again only when half of
+// their grace is over.
+func (w *world) empty(ctx context.Context, namespace string) {
+	GinkgoHelper()
+	if _, err := w.program(ctx, filepath.Join("kube", "kubectl"), "delete", "kvpool,deployments,pods", "--all", "--namespace="+namespace, "--timeout=2m"); err != nil {
+		GinkgoWriter.Println(err)
+	}
+	Eventually(func() string { return w.kubectl(ctx, "get", "pods", "--namespace="+namespace, "-o", "name") }).Should(BeEmpty())
 }
 
 func (w *world) nodes(ctx context.Context) []string {
@@ -126,14 +146,14 @@ func (w *world) nodes(ctx context.Context) []string {
 func (w *world) pool(ctx context.Context) *v1alpha1.InferencePool {
 	GinkgoHelper()
 	p := &v1alpha1.InferencePool{}
-	Expect(w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: poolName}, p)).To(Succeed())
+	Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: poolName}, p)).To(Succeed())
 	return p
 }
 
 // patch changes the pool's spec.
 func (w *world) patch(ctx context.Context, format string, args ...any) {
 	GinkgoHelper()
-	Expect(w.Patch(ctx, &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: poolName}},
+	Expect(w.Patch(ctx, &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: poolName}},
 		client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, format, args...)))).To(Succeed())
 }
 
@@ -161,32 +181,31 @@ func synced(s *v1alpha1.InferencePoolStatus, n int32) bool {
 	return err == nil && json.Unmarshal(text, &e) == nil && e.Synced == n
 }
 
+// pods of the pool or of the operator.
 func (w *world) pods(ctx context.Context, labels client.MatchingLabels) []corev1.Pod {
 	GinkgoHelper()
 	var list corev1.PodList
 	Expect(w.List(ctx, &list, labels)).To(Succeed())
-	return list.Items
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.Namespace != w.namespace && p.Namespace != system })
 }
 
 // ready are the pods that serve.
 func (w *world) ready(ctx context.Context, labels client.MatchingLabels) []corev1.Pod {
 	GinkgoHelper()
-	var some []corev1.Pod
-	for _, p := range w.pods(ctx, labels) {
-		for _, c := range p.Status.Conditions {
-			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && p.DeletionTimestamp.IsZero() {
-				some = append(some, p)
-			}
-		}
-	}
-	return some
+	return slices.DeleteFunc(w.pods(ctx, labels), func(p corev1.Pod) bool { return !serves(&p) })
+}
+
+func serves(p *corev1.Pod) bool {
+	return p.DeletionTimestamp.IsZero() && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // service is the address of the pickers' Service. Its port 80 is the proxy.
 func (w *world) service(ctx context.Context) string {
 	GinkgoHelper()
 	var s corev1.Service
-	Expect(w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: poolName + "-picker"}, &s)).To(Succeed())
+	Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: poolName + "-picker"}, &s)).To(Succeed())
 	return s.Spec.ClusterIP
 }
 
@@ -243,8 +262,9 @@ func kill(pid int) {
 func (w *world) describe(ctx context.Context) {
 	for _, args := range [][]string{
 		{"get", "pods", "-A", "-o", "wide"},
-		{"get", "kvpool,kvpolicy", "-n", namespace, "-o", "yaml"},
+		{"get", "kvpool,kvpolicy", "-A", "-o", "yaml"},
 		{"get", "events", "-n", namespace, "--sort-by=.lastTimestamp"},
+		{"get", "events", "-n", strict, "--sort-by=.lastTimestamp"},
 		{"logs", "-n", system, "-l", "app.kubernetes.io/name=kvasir-operator", "--tail=60"},
 		{"logs", "-n", namespace, "-l", "app.kubernetes.io/component=picker", "--tail=60"},
 	} {

@@ -1,0 +1,154 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+)
+
+// watched is what the pool's engines were seen to be over a time.
+type watched struct {
+	// fewest that were there to stay at once and had been ready. On a busy machine one can miss a probe.
+	fewest int
+	made   map[types.UID]string // all that were there, with their names
+	marked map[types.UID]bool   // of these, those that had the drain mark
+}
+
+// watch looks at the pool's engines again and again until it is stopped.
+func (w *world) watch(ctx context.Context) (stop func() watched) {
+	GinkgoHelper()
+	ctx, cancel := context.WithCancel(ctx)
+	seen := watched{fewest: math.MaxInt, made: map[types.UID]string{}, marked: map[types.UID]bool{}}
+	proven := map[types.UID]bool{}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for ; ctx.Err() == nil; pause(ctx, interval) {
+			var list corev1.PodList
+			if err := w.List(ctx, &list, engines); err != nil {
+				continue // the next look will tell
+			}
+			stay := 0
+			for i := range list.Items {
+				p := &list.Items[i]
+				if p.Namespace != w.namespace {
+					continue
+				}
+				seen.made[p.UID] = p.Name
+				if _, ok := p.Labels[v1alpha1.LabelDrain]; ok {
+					seen.marked[p.UID] = true
+				}
+				proven[p.UID] = proven[p.UID] || serves(p)
+				if proven[p.UID] && p.DeletionTimestamp.IsZero() {
+					stay++
+				}
+			}
+			seen.fewest = min(seen.fewest, stay)
+		}
+	})
+	return func() watched {
+		cancel()
+		done.Wait()
+		return seen
+	}
+}
+
+// disruptions: what administrators and autoscalers do to nodes, as docs/disruption.md promises it, and to pools.
+func disruptions() {
+	It("loses nothing when a node is drained of an autoscaled pool, of three pods or of one", func(ctx SpecContext) {
+		Expect(underLoad(ctx, func() {
+			for _, size := range []int32{3, 1} {
+				w.patch(ctx, `{"spec": {"replicas": null, "autoscaling": {"minReplicas": %d, "maxReplicas": %d}}}`, size, size)
+				w.settled(ctx, size)
+				node := w.ready(ctx, engines)[0].Spec.NodeName
+				stop := w.watch(ctx)
+				w.drain(ctx, node)
+				w.settled(ctx, size)
+				w.kubectl(ctx, "uncordon", node)
+				Expect(stop().fewest).To(Equal(int(size)), "a pod was evicted before its replacement served")
+			}
+			w.patch(ctx, `{"spec": {"replicas": 3, "autoscaling": null}}`)
+			w.settled(ctx, 3)
+		})).To(BeEmpty())
+	})
+
+	for _, sign := range []struct {
+		what, taint string
+		first       bool // replacements serve before their pods get the mark
+	}{
+		{"Karpenter removes a node", "karpenter.sh/disrupted:NoSchedule", true},
+		{"Cluster Autoscaler removes a node", "ToBeDeletedByClusterAutoscaler=1:NoSchedule", true},
+		{"a spot node gets its notice", "aws-node-termination-handler/spot-itn=notice:NoSchedule", false},
+	} {
+		It("loses nothing when "+sign.what, func(ctx SpecContext) {
+			node := w.ready(ctx, engines)[0].Spec.NodeName
+			untaint := func(ctx SpecContext) { _, _ = w.program(ctx, "kube/kubectl", "taint", "node", node, sign.taint+"-") }
+			DeferCleanup(untaint)
+			there := on(node, w.pods(ctx, engines))
+			Expect(underLoad(ctx, func() {
+				stop := w.watch(ctx)
+				w.kubectl(ctx, "taint", "node", node, sign.taint)
+				if !sign.first {
+					Eventually(func() int {
+						return len(slices.DeleteFunc(on(node, w.pods(ctx, engines)), func(p corev1.Pod) bool { return p.Labels[v1alpha1.LabelDrain] != "" }))
+					}).Should(BeZero(), "pods of a node that ends within minutes are marked at once")
+				}
+				Eventually(func() []corev1.Pod { return on(node, w.pods(ctx, engines)) }).Should(BeEmpty(), "they stay on the node")
+				w.settled(ctx, 3)
+				seen := stop()
+				for _, p := range there {
+					Expect(seen.marked).To(HaveKey(p.UID), "%s had no drain mark", p.Name)
+				}
+				if sign.first {
+					Expect(seen.fewest).To(Equal(3), "a pod went before its replacement served")
+				}
+				untaint(ctx)
+			})).To(BeEmpty())
+		})
+	}
+
+	It("loses nothing when the pool is deleted with --cascade=orphan and made again", func(ctx SpecContext) {
+		pods, before, old := slices.Concat(names(w.pods(ctx, engines)), names(w.pods(ctx, pickers))), w.restarts(ctx), w.pool(ctx)
+		Expect(underLoad(ctx, func() {
+			w.kubectl(ctx, "delete", "kvpool", poolName, "-n", namespace, "--cascade=orphan", "--timeout=2m")
+			Expect(w.Create(ctx, &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: poolName}, Spec: old.Spec})).To(Succeed())
+			w.settled(ctx, 3)
+			for _, p := range w.pods(ctx, engines) {
+				Expect(metav1.GetControllerOf(&p)).To(HaveField("UID", w.pool(ctx).UID), "%s is not the new pool's", p.Name)
+			}
+		})).To(BeEmpty())
+		Expect(slices.Concat(names(w.pods(ctx, engines)), names(w.pods(ctx, pickers)))).To(Equal(pods))
+		Expect(w.restarts(ctx)).To(Equal(before), "a container was started again")
+	})
+}
+
+// drain has kubectl drain a node, until none of the pool's pods is there.
+func (w *world) drain(ctx context.Context, node string) {
+	GinkgoHelper()
+	w.kubectl(ctx, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=4m")
+	Expect(on(node, slices.Concat(w.pods(ctx, engines), w.pods(ctx, pickers)))).To(BeEmpty(), "they are still there")
+}
+
+func on(node string, pods []corev1.Pod) []corev1.Pod {
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName != node })
+}
+
+// condition of the pool, as "STATUS REASON: MESSAGE".
+func (w *world) condition(ctx context.Context, kind string) string {
+	GinkgoHelper()
+	for _, c := range w.pool(ctx).Status.Conditions {
+		if c.Type == kind {
+			return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+		}
+	}
+	return ""
+}
