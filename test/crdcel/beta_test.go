@@ -115,7 +115,7 @@ var _ = Describe("A version v1beta1 beside v1alpha1", Ordered, func() {
 			o := &unstructured.Unstructured{Object: object}
 			o.SetAPIVersion("apiextensions.k8s.io/v1")
 			o.SetKind("CustomResourceDefinition")
-			Expect(server.Patch(ctx, o, client.Apply, client.FieldOwner("test"), client.ForceOwnership)).To(Succeed())
+			Expect(server.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("test"), client.ForceOwnership)).To(Succeed())
 			Eventually(func(g Gomega) {
 				g.Expect(server.Get(ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
 				stored, _, _ := unstructured.NestedStringSlice(o.Object, "status", "storedVersions")
