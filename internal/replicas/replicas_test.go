@@ -327,21 +327,21 @@ func TestNonsenseIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, m := range map[string]*pb.PeerMessage{
-		"nothing":               {},
-		"a second hello":        {Kind: &pb.PeerMessage_Hello{Hello: &pb.Hello{Protocol: Protocol, Incarnation: 99}}},
-		"more decode than are":  update(&pb.Load{Pool: pool, Pod: "pod-0", InFlight: 1, Decoding: 2}),
-		"a head beyond all":     update(&pb.Load{Pool: pool, Pod: "pod-0", InFlight: 1, PendingTokens: 1, HeadTokens: 2}),
-		"too many requests":     update(&pb.Load{Pool: pool, Pod: "pod-0", InFlight: maxRequests + 1}),
-		"too many tokens":       update(&pb.Load{Pool: pool, Pod: "pod-0", PendingTokens: maxTokens + 1}),
-		"too much work":         update(&pb.Load{Pool: pool, Pod: "pod-0", Pending: &pb.Work{Tokens: maxTokens + 1}}),
-		"less pairs than none":  update(&pb.Load{Pool: pool, Pod: "pod-0", Pending: &pb.Work{Pairs: -1}}),
-		"pairs that no one has": update(&pb.Load{Pool: pool, Pod: "pod-0", Head: &pb.Work{Pairs: math.NaN()}}),
-		"too much context":      update(&pb.Load{Pool: pool, Pod: "pod-0", Head: &pb.Work{Context: maxTokens + 1}}),
-		"too much decoded":      update(&pb.Load{Pool: pool, Pod: "pod-0", DecodingTokens: maxTokens + 1}),
-		"no such rank":          update(&pb.Load{Pool: pool, Pod: "pod-0", Rank: maxRank + 1}),
-		"a long name":           update(&pb.Load{Pool: string(make([]byte, maxName+1))}),
-		"too many keys":         {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Assumptions: []*pb.Assumption{{Id: 1, Keys: make([]uint64, MaxKeys+1)}}}}},
-		"an assumption of none": {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Assumptions: []*pb.Assumption{{}}}}},
+		"nothing":                {},
+		"a second hello":         {Kind: &pb.PeerMessage_Hello{Hello: &pb.Hello{Protocol: Protocol, Incarnation: 99}}},
+		"more decode than are":   update(&pb.Load{Pool: pool, Pod: "pod-0", InFlight: 1, Decoding: 2}),
+		"a head beyond all":      update(&pb.Load{Pool: pool, Pod: "pod-0", InFlight: 1, PendingTokens: 1, HeadTokens: 2}),
+		"too many requests":      update(&pb.Load{Pool: pool, Pod: "pod-0", InFlight: maxRequests + 1}),
+		"too many tokens":        update(&pb.Load{Pool: pool, Pod: "pod-0", PendingTokens: maxTokens + 1}),
+		"too much work":          update(&pb.Load{Pool: pool, Pod: "pod-0", Pending: &pb.Work{Tokens: maxTokens + 1}}),
+		"less pairs than none":   update(&pb.Load{Pool: pool, Pod: "pod-0", Pending: &pb.Work{Pairs: -1}}),
+		"pairs that no peer has": update(&pb.Load{Pool: pool, Pod: "pod-0", Head: &pb.Work{Pairs: math.NaN()}}),
+		"too much context":       update(&pb.Load{Pool: pool, Pod: "pod-0", Head: &pb.Work{Context: maxTokens + 1}}),
+		"too much decoded":       update(&pb.Load{Pool: pool, Pod: "pod-0", DecodingTokens: maxTokens + 1}),
+		"no such rank":           update(&pb.Load{Pool: pool, Pod: "pod-0", Rank: maxRank + 1}),
+		"a long name":            update(&pb.Load{Pool: string(make([]byte, maxName+1))}),
+		"too many keys":          {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Assumptions: []*pb.Assumption{{Id: 1, Keys: make([]uint64, MaxKeys+1)}}}}},
+		"an assumption of none":  {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Assumptions: []*pb.Assumption{{}}}}},
 	} {
 		if err := r.Handle(w.now, m); err == nil {
 			t.Errorf("%s was taken", name)

@@ -35,7 +35,7 @@ func TestADeletedPoolIsServedUntilItIsMadeAgain(t *testing.T) {
 	await(t, states, "the pool that was made again", picks("b@10.0.0.2:8000"))
 }
 
-// TestADeletedPoolIsServedForAWhileOnly: for an hour from when it was seen to be gone, and anew each time that it is deleted.
+// TestADeletedPoolIsServedForAWhileOnly: for an hour from when it was seen to be gone, and again each time that it is deleted.
 func TestADeletedPoolIsServedForAWhileOnly(t *testing.T) {
 	s := &Source{pool: types.NamespacedName{Namespace: "default", Name: "m"}, log: logr.Discard()}
 	own, other := &v1alpha1.InferencePool{}, &v1alpha1.InferencePool{}
