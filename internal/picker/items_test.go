@@ -65,7 +65,7 @@ func TestPromptsWithImagesAreKeyedByTheBlocksOfTheEngines(t *testing.T) {
 			if tc.engine <= 0 {
 				return
 			}
-			answer := tc.renderer.(fakeRenderer) //nolint:errcheck // all of these are
+			answer := tc.renderer.(fakeRenderer)
 			want := kvblock.AppendItemKeys(nil, v.root(&s.request), answer.ids, 16, tc.engine, answer.items)
 			if !slices.Equal(got.keys, want) || got.tokens != len(answer.ids) || got.source != TokensEngine {
 				t.Errorf("%d tokens of %s with keys %x, want %x", got.tokens, got.source, got.keys, want)

@@ -32,7 +32,8 @@ func (s *Source) keepDeleted(pools []*v1alpha1.InferencePool, now time.Time) []*
 	case d.last == nil:
 	case d.at.IsZero():
 		d.at = now
-		s.log.Info("The pool was deleted, serving it as it was", "pool", s.pool.String(), "until", now.Add(servedAfterDelete).UTC().Format(time.RFC3339))
+		until := now.Add(servedAfterDelete).UTC().Format(time.RFC3339)
+		s.log.Info("The pool was deleted, serving it as it was", "pool", s.pool.String(), "until", until)
 		return append(pools, d.last)
 	case d.over(now):
 		d.last = nil

@@ -199,7 +199,7 @@ func (c *client) ask(ctx context.Context, method string, r *modelfiles.Repositor
 		if atHub && token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
-		if a.Response, err = c.transport.RoundTrip(req); err != nil {
+		if a.Response, err = c.transport.RoundTrip(req); err != nil { //nolint:bodyclose // closed below, or by the caller
 			return nil, err
 		}
 		if atHub {

@@ -81,8 +81,8 @@ func signals(node *corev1.Node) string {
 	return strings.Join(keys, ",")
 }
 
-// poolsOf are the pools that a pod concerns, as an engine or as a picker. This runs for every change of every pod, so it lists no pools: one that it does not know yet
-// will be reconciled.
+// poolsOf are the pools that a pod concerns, as an engine or as a picker. This runs for every change of every pod, so it lists no
+// pools: one that it does not know yet will be reconciled.
 func (r *Reconciler) poolsOf(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
