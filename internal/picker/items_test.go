@@ -1,10 +1,13 @@
 package picker
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -72,6 +75,59 @@ func TestPromptsWithImagesAreKeyedByTheBlocksOfTheEngines(t *testing.T) {
 			}
 			if len(answer.items) > 0 && got.ids != nil {
 				t.Error("the ids are kept, which are another prompt without the image")
+			}
+		})
+	}
+}
+
+// picky renders texts, and fails at images.
+type picky struct{ with error }
+
+func (e picky) Tokens(_ context.Context, _ *endpoint.Endpoint, r *openai.Request, _ []byte, _ string) (Rendered, error) {
+	if r.Multimodal {
+		return Rendered{}, e.with
+	}
+	return Rendered{IDs: make([]uint32, 40)}, nil
+}
+
+// TestImagesThatCannotBeLoadedHarmNoOthers: a client that names images which engines cannot load, or not in time, neither keeps the
+// engines from being asked about texts nor makes a condition say that they do not answer. An engine without a connection is noticed.
+func TestImagesThatCannotBeLoadedHarmNoOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		with     error
+		concerns bool
+	}{
+		"too slow":    {context.DeadlineExceeded, false},
+		"refused":     {ErrUnrenderable, false},
+		"failed":      {errors.New("the engine answered with status 500"), false},
+		"unreachable": {fmt.Errorf("%w: refused", ErrUnreachable), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := newClock()
+			spec := testSpec(t, 2)
+			p := New(Options{Now: clock.Now, Renderer: picky{tc.with}})
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+			v := p.current.Load().pools[0]
+			for i := range spec.Endpoints {
+				p.Observe(spec.Endpoints[i].ID, clock.Now(), load.Report{BlockTokens: 16})
+			}
+			for range 10 {
+				d, err := p.Pick(t.Context(), &Request{Route: openai.ChatCompletions, Body: []byte(imageBody)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.End(Completed)
+			}
+			paused := 0
+			for _, m := range v.members {
+				if m.renderFrom.Load() != 0 {
+					paused++
+				}
+			}
+			if failures := p.Stats()[0].Rendering.Failures; (failures > 0) != tc.concerns || (paused > 0) != tc.concerns {
+				t.Errorf("%d failures, %d engines are not asked", failures, paused)
 			}
 		})
 	}

@@ -237,7 +237,7 @@ func onlyEngines(r *openai.Request) bool {
 func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte, chain tokenizer.Chain) prompt {
 	r := &s.request
 	got, by, err := p.askEngine(ctx, v, r, body)
-	if !errors.Is(err, context.Canceled) {
+	if !errors.Is(err, context.Canceled) && (err == nil || concernsEngine(r, err)) {
 		v.stats.rendered(got.Lacking, err)
 	}
 	source := TokensEngine
@@ -332,7 +332,7 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 		}
 		if out, err = p.options.Renderer.Tokens(ctx, &v.spec.Endpoints[i], r, body, v.spec.EngineAPIKey); err == nil {
 			p.engineAnswered(v, i, nil)
-			if refused >= 0 && !errors.Is(refusal, ErrNotAsked) && !errors.Is(refusal, ErrNoRoom) {
+			if refused >= 0 && !errors.Is(refusal, ErrNotAsked) && !errors.Is(refusal, ErrNoRoom) && concernsEngine(r, refusal) {
 				p.engineAnswered(v, refused, refusal)
 			}
 			return out, v.members[i], nil
@@ -344,7 +344,9 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 			refused, refusal = i, err
 			continue
 		}
-		p.engineAnswered(v, i, err)
+		if concernsEngine(r, err) {
+			p.engineAnswered(v, i, err)
+		}
 		if ctx.Err() != nil {
 			break
 		}
@@ -356,6 +358,12 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 		err = ctx.Err()
 	}
 	return Rendered{Lacking: out.Lacking}, nil, err
+}
+
+// concernsEngine reports whether an engine's failure to render a request says something about the engine. With images and the like
+// it depends on what the client names, such as a server that answers slowly: one client must not keep others' requests from the engine.
+func concernsEngine(r *openai.Request, err error) bool {
+	return !r.Multimodal || errors.Is(err, ErrUnreachable)
 }
 
 // templateTokens is how many tokens a template adds to a request, generously.
