@@ -23,6 +23,7 @@ func TestPromptsWithImagesAreKeyedByTheBlocksOfTheEngines(t *testing.T) {
 	inProcess := &Exact{Texts: fakePrompter{tokens: 70}, Chats: fakePrompter{tokens: 80}}
 	for name, tc := range map[string]struct {
 		blocks       []int // of the engines, in tokens
+		announced    int   // keys in a block of the first engine's events; 0 for none yet
 		exact        *Exact
 		engineTokens string
 		body         string
@@ -30,20 +31,22 @@ func TestPromptsWithImagesAreKeyedByTheBlocksOfTheEngines(t *testing.T) {
 		engine       int // size of blocks for the keys
 		missing      string
 	}{
-		"blocks of ours":                  {[]int{16, 16}, inProcess, "WhenNoTokenizer", imageBody, fine, 16, ""},
-		"larger blocks":                   {[]int{32, 32}, nil, "WhenNoTokenizer", imageBody, fine, 32, ""},
-		"one that is not known yet":       {[]int{0, 32}, nil, "WhenNoTokenizer", imageBody, fine, 32, ""},
-		"blocks of two sizes":             {[]int{16, 32}, nil, "WhenNoTokenizer", imageBody, fine, 0, "content"},
-		"blocks that are not known":       {[]int{0, 0}, inProcess, "WhenNoTokenizer", imageBody, fine, 0, "content"},
-		"smaller blocks":                  {[]int{8, 8}, nil, "WhenNoTokenizer", imageBody, fine, 0, "content"},
-		"events that do not tell":         {[]int{16, 16}, &Exact{ItemsUnreported: true}, "WhenNoTokenizer", imageBody, fine, 0, "content"},
-		"no engine may be asked":          {[]int{16, 16}, inProcess, "Never", imageBody, fine, 0, "content"},
-		"no engine knows":                 {[]int{16, 16}, inProcess, "WhenNoTokenizer", imageBody, fakeRenderer{err: ErrUnrenderable}, 0, "content"},
-		"no room":                         {[]int{16, 16}, nil, "WhenNoTokenizer", imageBody, fakeRenderer{err: fmt.Errorf("%w: %w", ErrUnrenderable, ErrNoRoom)}, 0, "memory"},
-		"a text beside it":                {[]int{16, 32}, nil, "WhenNoTokenizer", chatBody, fakeRenderer{ids: ids}, -1, ""},
-		"a salt that events do not tell":  {[]int{16, 16}, &Exact{SaltsUnreported: true}, "WhenNoTokenizer", imageBody[:len(imageBody)-1] + `,"cache_salt":"s"}`, fine, 0, "identity"},
-		"a salt beside what they do tell": {[]int{16, 16}, nil, "WhenNoTokenizer", imageBody[:len(imageBody)-1] + `,"cache_salt":"s"}`, fine, 16, ""},
-		"a short prompt":                  {[]int{16, 16}, nil, "WhenNoTokenizer", imageBody, fakeRenderer{ids: ids[:3], items: items[:0]}, 16, ""},
+		"blocks of ours":                  {[]int{16, 16}, 0, inProcess, "WhenNoTokenizer", imageBody, fine, 16, ""},
+		"larger blocks":                   {[]int{32, 32}, 0, nil, "WhenNoTokenizer", imageBody, fine, 32, ""},
+		"one that is not known yet":       {[]int{0, 32}, 0, nil, "WhenNoTokenizer", imageBody, fine, 32, ""},
+		"events with these blocks":        {[]int{32, 32}, 2, nil, "WhenNoTokenizer", imageBody, fine, 32, ""},
+		"events with other blocks":        {[]int{32, 32}, 1, nil, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"blocks of two sizes":             {[]int{16, 32}, 0, nil, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"blocks that are not known":       {[]int{0, 0}, 0, inProcess, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"smaller blocks":                  {[]int{8, 8}, 0, nil, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"events that do not tell":         {[]int{16, 16}, 0, &Exact{ItemsUnreported: true}, "WhenNoTokenizer", imageBody, fine, 0, "content"},
+		"no engine may be asked":          {[]int{16, 16}, 0, inProcess, "Never", imageBody, fine, 0, "content"},
+		"no engine knows":                 {[]int{16, 16}, 0, inProcess, "WhenNoTokenizer", imageBody, fakeRenderer{err: ErrUnrenderable}, 0, "content"},
+		"no room":                         {[]int{16, 16}, 0, nil, "WhenNoTokenizer", imageBody, fakeRenderer{err: fmt.Errorf("%w: %w", ErrUnrenderable, ErrNoRoom)}, 0, "memory"},
+		"a text beside it":                {[]int{16, 32}, 0, nil, "WhenNoTokenizer", chatBody, fakeRenderer{ids: ids}, -1, ""},
+		"a salt that events do not tell":  {[]int{16, 16}, 0, &Exact{SaltsUnreported: true}, "WhenNoTokenizer", imageBody[:len(imageBody)-1] + `,"cache_salt":"s"}`, fine, 0, "identity"},
+		"a salt beside what they do tell": {[]int{16, 16}, 0, nil, "WhenNoTokenizer", imageBody[:len(imageBody)-1] + `,"cache_salt":"s"}`, fine, 16, ""},
+		"a short prompt":                  {[]int{16, 16}, 0, nil, "WhenNoTokenizer", imageBody, fakeRenderer{ids: ids[:3], items: items[:0]}, 16, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := testSpec(t, 2)
@@ -58,6 +61,9 @@ func TestPromptsWithImagesAreKeyedByTheBlocksOfTheEngines(t *testing.T) {
 				p.Observe(spec.Endpoints[i].ID, clock.Now(), load.Report{BlockTokens: size})
 			}
 			v, s := p.current.Load().pools[0], &scratch{}
+			if tc.announced > 0 {
+				v.members[0].grain.announce(tc.announced)
+			}
 			if err := openai.Parse(openai.ChatCompletions, []byte(tc.body), &s.request); err != nil {
 				t.Fatal(err)
 			}

@@ -60,8 +60,8 @@ type Exact struct {
 	// APIs are the request kinds of other APIs (KindMessages) whose prompts are proven to be those of the chats that they
 	// stand for. Prompts of other kinds are made only by engines.
 	APIs openai.Kinds
-	// AdaptersUnreported, SaltsUnreported and ItemsUnreported: the events of some engine's release do not distinguish adapters, cache
-	// salts, or images and the like and their places, so that such requests have no exact keys.
+	// AdaptersUnreported and SaltsUnreported: the events of some engine's release do not distinguish adapters or cache salts, so
+	// that such requests have no exact keys. ItemsUnreported: some engine's release is not asked about images and the like.
 	AdaptersUnreported, SaltsUnreported, ItemsUnreported bool
 	// Releases are what the engines have reported; nil as long as none has.
 	Releases *Releases
@@ -155,7 +155,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	}
 	chain := tokenizer.Chain{Root: v.root(r), BlockTokens: v.spec.BlockTokens}
 	switch {
-	case r.Embeds || r.Stateful || isPadded(r), r.Multimodal && (exact.ItemsUnreported || v.grain() == 0):
+	case r.Embeds || r.Stateful || isPadded(r), r.Multimodal && (exact.ItemsUnreported || v.commonGrain() == 0):
 		return prompt{err: errContent}
 	case exact.AdaptersUnreported && v.identity(r.Model) != v.spec.Model, exact.SaltsUnreported && r.CacheSalt != "":
 		return prompt{err: errIdentity}
@@ -169,7 +169,7 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 				return prompt{err: errContent} // the engine refuses it
 			}
 		}
-		out := v.keyed(s, ids, nil, chain, TokensGiven)
+		out := v.keyed(s, ids, nil, 0, chain, TokensGiven)
 		for _, other := range r.Prompts[1:] {
 			out.addIDs(truncate(other.Tokens, r), chain)
 		}
@@ -237,7 +237,11 @@ func onlyEngines(r *openai.Request) bool {
 func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte, chain tokenizer.Chain) prompt {
 	r := &s.request
 	got, by, err := p.askEngine(ctx, v, r, body)
-	if !errors.Is(err, context.Canceled) && (err == nil || concernsEngine(r, err)) {
+	switch {
+	case errors.Is(err, context.Canceled):
+	case err != nil && !concernsEngine(r, err):
+		v.stats.rendered(got.Lacking, ErrUnrenderable)
+	default:
 		v.stats.rendered(got.Lacking, err)
 	}
 	source := TokensEngine
@@ -257,7 +261,13 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 	case v.checks.distrusts(p.now(), source, r.Kinds(), v.traits(r)):
 		return prompt{err: errUnproven}
 	}
-	out := v.keyed(s, got.IDs, got.Items, chain, source)
+	grain := 0
+	if len(got.Items) > 0 {
+		if grain = v.commonGrain(); grain == 0 {
+			return prompt{err: errContent} // an engine with other blocks has come meanwhile
+		}
+	}
+	out := v.keyed(s, got.IDs, got.Items, grain, chain, source)
 	out.rendered = by
 	for _, ids := range got.More {
 		out.addIDs(ids, chain)
@@ -298,15 +308,15 @@ func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, 
 	return out, nil
 }
 
-// keyed makes the keys of ids, and of the items among them.
-func (v *view) keyed(s *scratch, ids []uint32, items []kvblock.Item, chain tokenizer.Chain, source TokenSource) prompt {
+// keyed makes the keys of ids, and of the items among them at engines whose blocks have as many of our blocks as grain says.
+func (v *view) keyed(s *scratch, ids []uint32, items []kvblock.Item, grain int, chain tokenizer.Chain, source TokenSource) prompt {
 	tokens := len(ids)
 	ids = ids[:min(tokens, maxKeyed)]
 	keys := func(dst []kvblock.Key, root kvblock.Key) []kvblock.Key {
 		if len(items) == 0 {
 			return kvblock.AppendKeys(dst[:0], root, ids, chain.BlockTokens)
 		}
-		return kvblock.AppendItemKeys(dst[:0], root, ids, chain.BlockTokens, max(1, v.grain())*chain.BlockTokens, items)
+		return kvblock.AppendItemKeys(dst[:0], root, ids, chain.BlockTokens, grain*chain.BlockTokens, items)
 	}
 	s.keys = keys(s.keys, chain.Root)
 	out := prompt{keys: s.keys, tokens: tokens, source: source, ids: ids}
@@ -342,6 +352,9 @@ func (p *Picker) askEngine(ctx context.Context, v *view, r *openai.Request, body
 		}
 		if errors.Is(err, ErrUnrenderable) {
 			refused, refusal = i, err
+			if r.Multimodal { // each engine that is asked loads the images
+				break
+			}
 			continue
 		}
 		if concernsEngine(r, err) {

@@ -48,18 +48,17 @@ func (g *grain) keys() int {
 	return multiple(announced, reported)
 }
 
-// grain is the number of our blocks in a block of every engine whose blocks are known; 0 if none is, or if they differ. The items of a
-// prompt cannot be keyed without it (kvblock.AppendItemKeys).
-func (v *view) grain() (common int) {
+// commonGrain is the number of our blocks in each block that an engine of the pool announces; 0 if no engine's blocks are known, or if
+// they differ, between engines or between an engine's metrics and its events (groups of hybrid models). The items of a prompt cannot
+// be keyed without it (kvblock.AppendItemKeys).
+func (v *view) commonGrain() (common int) {
 	for _, m := range v.members {
-		if m.grain.announced.Load() == 0 && m.grain.reported.Load() == 0 {
-			continue
+		for _, keys := range [...]uint32{m.grain.announced.Load(), m.grain.reported.Load()} {
+			if keys != 0 && common != 0 && int(keys) != common {
+				return 0
+			}
+			common = max(common, int(keys))
 		}
-		keys := m.grain.keys()
-		if common != 0 && keys != common {
-			return 0
-		}
-		common = keys
 	}
 	return common
 }

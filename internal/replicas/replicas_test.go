@@ -453,3 +453,16 @@ func TestWhatIsWithdrawnEndsAtOnce(t *testing.T) {
 		t.Errorf("%d blocks are still assumed", n)
 	}
 }
+
+// TestOneOldestRequestIsNoMoreThanAllWork: a peer that reports more of its oldest request than of all its requests must not make the
+// work of others look done.
+func TestOneOldestRequestIsNoMoreThanAllWork(t *testing.T) {
+	now := time.Now()
+	s := shareOf(now, &pb.Load{Pending: &pb.Work{Tokens: 10, Pairs: 5, Context: 20}, Head: &pb.Work{Tokens: maxTokens, Pairs: maxPairs, Context: 3}})
+	if want := (load.Work{Tokens: 10, Pairs: 5, Context: 3}); s.Head != want || s.Pending.Tokens != 10 {
+		t.Errorf("the oldest is %+v of %+v, want %+v", s.Head, s.Pending, want)
+	}
+	if s := shareOf(now, &pb.Load{PendingTokens: 7, HeadTokens: 3}); s.HeadTokens != 3 || s.Head != (load.Work{}) {
+		t.Errorf("an older peer: %+v", s)
+	}
+}

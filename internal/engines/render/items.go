@@ -24,11 +24,18 @@ const (
 )
 
 // Items is Tokens for a request with images, sound or video: the answer also has the items, at least one. Only render routes answer;
-// without one the error wraps ErrMultimodal. The engine loads and processes the items for it, as it does again when it serves the request.
+// without one the error wraps ErrMultimodal, as it does for items within one another. At most a quarter of all questions are of this kind. The engine loads and processes the items for it, as it does again when it serves the request.
 func (c *Client) Items(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
 	content := payload{body: body}
 	if i := bytes.IndexByte(body, '{'); i >= 0 {
 		content = payload{head: withoutTensors, body: body[i+1:]}
+	}
+	select {
+	case c.items <- struct{}{}:
+		defer func() { <-c.items }()
+	default:
+		c.busy.Add(1)
+		return Answer{}, ErrBusy
 	}
 	return c.question(ctx, ep, len(body), func(ctx context.Context, m *memory) (Answer, error) {
 		out, lack, err := c.render(ctx, m, ep, route, content, apiKey, true)
@@ -62,7 +69,10 @@ func (s *answerScan) items() ([]kvblock.Item, error) {
 	slices.SortFunc(out, func(a, b kvblock.Item) int { return cmp.Compare(a.Offset, b.Offset) })
 	free := 0 // from where on the tokens belong to no item
 	for _, item := range out {
-		if item.Key == "" || len(item.Key) > maxItemName || item.Offset < free || item.Length <= 0 || item.Length > len(s.ids)-item.Offset {
+		if item.Offset >= 0 && item.Offset < free {
+			return nil, ErrMultimodal // such as the sound of a video
+		}
+		if item.Key == "" || len(item.Key) > maxItemName || item.Offset < 0 || item.Length <= 0 || item.Length > len(s.ids)-item.Offset {
 			return nil, fmt.Errorf("%w: an item that is not in the prompt, or in another one", ErrAnswer)
 		}
 		free = item.Offset + item.Length

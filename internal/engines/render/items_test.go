@@ -3,9 +3,12 @@ package render
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
@@ -44,7 +47,7 @@ func TestItemsOfAPrompt(t *testing.T) {
 		"before the prompt":     {9, `{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":-1,"length":2}]}}`, nil, ErrAnswer},
 		"beyond the prompt":     {9, `{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":8,"length":2}]}}`, nil, ErrAnswer},
 		"beyond all numbers":    {9, `{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1,"length":9223372036854775807}]}}`, nil, ErrAnswer},
-		"one in another":        {9, `{"mm_hashes":{"image":["a","b"]},"mm_placeholders":{"image":[{"offset":0,"length":4},{"offset":3,"length":2}]}}`, nil, ErrAnswer},
+		"one in another":        {9, `{"mm_hashes":{"image":["a","b"]},"mm_placeholders":{"image":[{"offset":0,"length":4},{"offset":3,"length":2}]}}`, nil, ErrMultimodal},
 		"no name":               {9, `{"mm_hashes":{"image":[""]},"mm_placeholders":{"image":[{"offset":1,"length":2}]}}`, nil, ErrAnswer},
 		"a name too long": {9, `{"mm_hashes":{"image":["` + strings.Repeat("a", maxItemName+1) + `"]},"mm_placeholders":{"image":[{"offset":1,"length":2}]}}`,
 			nil, ErrAnswer},
@@ -95,4 +98,33 @@ func TestItemsNeedARenderRoute(t *testing.T) {
 	if _, err := c.Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); err != nil {
 		t.Errorf("a text is not tokenized: %v", err)
 	}
+}
+
+// TestItemsLeaveRoomForTexts: questions about items that engines load slowly do not take the slots of others.
+func TestItemsLeaveRoomForTexts(t *testing.T) {
+	const slots, most = 8, 2
+	arrived, release := make(chan struct{}, slots), make(chan struct{})
+	ep := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); strings.Contains(string(body), "mm_payload") {
+			arrived <- struct{}{}
+			<-release
+		}
+		_, _ = io.WriteString(w, `{"token_ids":[1]}`)
+	}))
+	c := newClient(t, Options{Concurrency: slots})
+	var asking sync.WaitGroup
+	for range most {
+		asking.Go(func() { _, _ = c.Items(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), "") })
+	}
+	for range most {
+		<-arrived
+	}
+	if _, err := c.Items(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); !errors.Is(err, ErrBusy) {
+		t.Errorf("one more than a quarter: %v", err)
+	}
+	if _, err := c.Tokens(t.Context(), ep, openai.ChatCompletions, []byte(chatBody), ""); err != nil {
+		t.Errorf("a text beside them: %v", err)
+	}
+	close(release)
+	asking.Wait()
 }

@@ -41,6 +41,7 @@ const (
 	keepBuffer  = 64 << 10         // the largest buffer kept for the next answer, bytes
 	maxIdle     = 256              // connections kept open
 	maxIdleHost = 8                // of them to one endpoint
+	itemsShare  = 4                // questions about items are at most one part in so many
 )
 
 // Errors that callers might want to distinguish. Others are the network's.
@@ -99,6 +100,7 @@ type Client struct {
 	options Options
 	engines *transport.Transports
 	slots   chan struct{}
+	items   chan struct{} // of the slots, those for questions about items, which can take as long as clients want
 	buffers sync.Pool
 	shares  shares
 
@@ -141,6 +143,7 @@ func New(options Options) *Client {
 	c := &Client{
 		options: options,
 		slots:   make(chan struct{}, options.Concurrency),
+		items:   make(chan struct{}, max(1, options.Concurrency/itemsShare)),
 		shares:  shares{room: options.Room, of: map[engineKey]*share{}},
 		routes:  map[engineKey]*routes{},
 	}

@@ -138,6 +138,13 @@ func (c *config) processorTemplate(files fs.FS) (string, error) {
 	if len(of.Template) > 0 && string(of.Template) != "null" {
 		return "", unsupported("a template in processor_config.json, unless it is named")
 	}
+	of = struct {
+		Template json.RawMessage `json:"chat_template"`
+	}{}
+	preprocessor, err := readFile(files, "preprocessor_config.json")
+	if err != nil || data == nil && preprocessor == nil { // there is no processor to read a template
+		return "", err
+	}
 	if data, err = readFile(files, processorTemplate); err != nil || data == nil {
 		return "", err
 	}

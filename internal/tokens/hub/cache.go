@@ -25,6 +25,9 @@ import (
 type cache struct {
 	dir string
 	max int64 // bytes of snapshots; see makeRoom
+	// whole: a commit is complete only when each of its files is there or known to be absent. Caches that others have filled do not say
+	// that; they are complete as they are.
+	whole bool
 }
 
 const (
@@ -44,10 +47,12 @@ func (c *cache) snapshot(r *modelfiles.Repository, commit string) string {
 	return filepath.Join(c.model(r), "snapshots", commit)
 }
 
-// current is the commit that the cache has for a revision; empty if it has none.
+// current is the commit that the cache has for a revision; empty if it has none. A ref is written when all files are there; a commit
+// has none.
 func (c *cache) current(r *modelfiles.Repository) string {
 	commit := r.At()
-	if !modelfiles.IsCommit(commit) {
+	pinned := modelfiles.IsCommit(commit)
+	if !pinned {
 		f, err := os.Open(filepath.Join(c.model(r), "refs", filepath.FromSlash(commit)))
 		if err != nil {
 			return ""
@@ -61,7 +66,7 @@ func (c *cache) current(r *modelfiles.Repository) string {
 		return ""
 	}
 	for _, name := range r.Wanted() {
-		if size, _ := c.has(r, commit, name); size < 0 && r.Required(name) {
+		if size, known := c.has(r, commit, name); size < 0 && r.Required(name) || pinned && c.whole && !known {
 			return ""
 		}
 	}
@@ -89,10 +94,14 @@ func (c *cache) lacks(r *modelfiles.Repository, commit, name string) error {
 	return err
 }
 
-// point records the commit of a revision, and that its snapshot is used.
-func (c *cache) point(r *modelfiles.Repository, commit string) error {
+// use records that a snapshot is used.
+func (c *cache) use(snapshot string) {
 	now := time.Now()
-	_ = os.Chtimes(c.snapshot(r, commit), now, now) // of a directory of others that cannot be written, not needed
+	_ = os.Chtimes(snapshot, now, now) // of a directory of others that cannot be written, not needed
+}
+
+// point records the commit of a revision.
+func (c *cache) point(r *modelfiles.Repository, commit string) error {
 	if c.current(r) == commit {
 		return nil
 	}

@@ -64,32 +64,49 @@ func reachOf(ip netip.Addr) reach {
 // hub's own. A public hub can thus not make the picker ask what is in its network.
 type dialer struct {
 	endpoint string       // host:port
-	hub      atomic.Int32 // reach of the hub's last address
+	hub      atomic.Int32 // the least reach of the hub's addresses that were connected to, and 1; 0 before the first
 }
 
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	one := net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		return d.allow(strings.ToLower(address))
 	}}
-	if strings.EqualFold(address, d.endpoint) {
-		one.Control = func(_, address string, _ syscall.RawConn) error { return d.toHub(address) }
+	if !strings.EqualFold(address, d.endpoint) {
+		return one.DialContext(ctx, network, address)
 	}
-	return one.DialContext(ctx, network, address)
+	one.Control = func(_, address string, _ syscall.RawConn) error { return toHub(address) }
+	conn, err := one.DialContext(ctx, network, address)
+	if err == nil {
+		d.reached(conn.RemoteAddr())
+	}
+	return conn, err
+}
+
+// reached keeps how near the hub is. A name that leads to another address later does not bring it nearer.
+func (d *dialer) reached(hub net.Addr) {
+	to, err := netip.ParseAddrPort(hub.String())
+	if err != nil {
+		return
+	}
+	now := int32(reachOf(to.Addr())) + 1
+	for before := d.hub.Load(); before == 0 || now < before; before = d.hub.Load() {
+		if d.hub.CompareAndSwap(before, now) {
+			return
+		}
+	}
 }
 
 var errForbidden = errors.New("a link-local address, or one of a metadata service, is not connected to")
 
 // toHub checks an address of the hub itself.
-func (d *dialer) toHub(address string) error {
+func toHub(address string) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return err
 	}
-	r := reachOf(to.Addr())
-	if r == forbidden {
+	if reachOf(to.Addr()) == forbidden {
 		return errForbidden
 	}
-	d.hub.Store(int32(r))
 	return nil
 }
 
@@ -102,7 +119,7 @@ func (d *dialer) allow(address string) error {
 	switch r := reachOf(to.Addr()); {
 	case r == forbidden:
 		return errForbidden
-	case r > reach(d.hub.Load()):
+	case r > reach(d.hub.Load()-1):
 		return fmt.Errorf("a redirect from a hub elsewhere to an address of this network or machine (%s) is not followed", to.Addr())
 	}
 	return nil

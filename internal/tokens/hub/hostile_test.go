@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -134,11 +135,18 @@ func TestTheFilesTogetherAreBounded(t *testing.T) {
 	half := strings.Repeat("x", testLimit/2+1)
 	w.commits[first] = map[string]string{"tokenizer.json": half, "config.json": half}
 	h := open(t, w.hub.URL, t.TempDir(), nil)
-	if _, err := h.look(t.Context(), &model); !strings.Contains(fmt.Sprint(err), "config.json: the files have more than") {
-		t.Errorf("the error is %v", err)
+	pinned := modelfiles.Repository{Name: model.Name, Revision: first}
+	for _, r := range []*modelfiles.Repository{&model, &pinned} {
+		if _, err := h.look(t.Context(), r); !strings.Contains(fmt.Sprint(err), "config.json: the files have more than") {
+			t.Errorf("the error is %v", err)
+		}
+		if h.cache.current(r) != "" {
+			t.Errorf("a part of the files is used for %s", r)
+		}
 	}
-	if h.cache.current(&model) != "" {
-		t.Error("the branch points to a part of the files")
+	w.set(func() { w.commits[first] = map[string]string{"tokenizer.json": half, "config.json": "{}"} })
+	if commit, err := h.look(t.Context(), &pinned); commit != first || err != nil || h.cache.current(&pinned) != first {
+		t.Errorf("all files are not used: %q, %v", commit, err)
 	}
 }
 
@@ -157,16 +165,23 @@ func TestRedirectsLeadNowhereNearer(t *testing.T) {
 		}
 		for hub := public; hub <= loopback; hub++ {
 			d := &dialer{}
-			d.hub.Store(int32(hub))
+			d.hub.Store(int32(hub) + 1)
 			err := d.allow(netip.AddrPortFrom(ip, 443).String())
 			if (err == nil) != (want <= hub) {
 				t.Errorf("a hub of reach %d redirects to %s: %v", hub, text, err)
 			}
 		}
+		if err := toHub(netip.AddrPortFrom(ip, 443).String()); (err == nil) != (want != forbidden) {
+			t.Errorf("the hub is at %s: %v", text, err)
+		}
 		d := &dialer{}
-		err := d.toHub(netip.AddrPortFrom(ip, 443).String())
-		if (err == nil) != (want != forbidden) || err == nil && reach(d.hub.Load()) != want {
-			t.Errorf("the hub is at %s: %v, its reach %d", text, err, d.hub.Load())
+		d.reached(net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 443)))
+		if got := reach(d.hub.Load() - 1); got != want {
+			t.Errorf("the hub is at %s: its reach is %d", text, got)
+		}
+		d.reached(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 443})
+		if got := reach(d.hub.Load() - 1); got != min(want, loopback) {
+			t.Errorf("the name of a hub at %s leads to this machine later: its reach is %d", text, got)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func New(c Config) *Hub {
 		c.Changed = func(modelfiles.Repository) {}
 	}
 	h := &Hub{
-		config: c, cache: cache{dir: c.Dir, max: c.CacheBytes}, pace: pace{lookEvery, firstRetry, lastRetry, lookTimeout},
+		config: c, cache: cache{dir: c.Dir, max: c.CacheBytes, whole: c.Endpoint != nil}, pace: pace{lookEvery, firstRetry, lastRetry, lookTimeout},
 		limit: modelfiles.MaxBytes,
 		slots: make(chan struct{}, looksAtOnce), looks: map[modelfiles.Repository]*look{},
 	}
@@ -321,6 +321,7 @@ func (h *Hub) found(r *modelfiles.Repository, commit string, err error) Files {
 	if commit == "" {
 		return Files{Err: err}
 	}
+	h.cache.use(h.cache.snapshot(r, commit))
 	files := Files{Dir: h.cache.snapshot(r, commit), Note: fmt.Sprintf("files of commit %.8s of %s, model hub (%s)", commit, r.Name, where)}
 	if err != nil {
 		files.Note += ", from the cache because the last question to the hub failed: " + err.Error()

@@ -160,7 +160,12 @@ type house struct {
 func open(t testing.TB, endpoint, dir string, change func(*Config)) *house {
 	t.Helper()
 	h := &house{t: t, dir: dir, changes: make(chan modelfiles.Repository, 1000)}
-	c := Config{Dir: dir, Changed: func(r modelfiles.Repository) { h.changes <- r }, Log: funcr.New(func(_, args string) {
+	c := Config{Dir: dir, Changed: func(r modelfiles.Repository) {
+		select {
+		case h.changes <- r:
+		default: // the test waits for no more
+		}
+	}, Log: funcr.New(func(_, args string) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.log.WriteString(args + "\n")

@@ -151,7 +151,9 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 	for _, id := range present {
 		exact.AdaptersUnreported = exact.AdaptersUnreported || before(id.Version, 14)
 		exact.SaltsUnreported = exact.SaltsUnreported || before(id.Version, 17)
-		exact.ItemsUnreported = exact.ItemsUnreported || before(id.Version, 19)
+		// Before 0.30 the render routes can leave what they have made of images in a cache, so that the engine then fails to serve them.
+		release, known := chatprompt.ParseRelease(id.Version)
+		exact.ItemsUnreported = exact.ItemsUnreported || !known || release < 30
 	}
 	found := k.prove(ctx, pool, present, exact)
 	if ctx.Err() != nil {

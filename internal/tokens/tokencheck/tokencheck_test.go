@@ -393,25 +393,26 @@ func TestAnEngineThatComesLateIsAsked(t *testing.T) {
 	})
 }
 
-// TestOldEnginesDoNotTell: releases whose events lack adapters, salts or the places of images are known.
+// TestOldEnginesDoNotTell: releases whose events lack adapters or salts, or that are not asked about images, are known.
 func TestOldEnginesDoNotTell(t *testing.T) {
 	full := smallModel(t, chatml)
 	for version, want := range map[string]picker.Exact{
-		"":              {},
+		"":              {ItemsUnreported: true},
 		"0.13.2":        {AdaptersUnreported: true, SaltsUnreported: true, ItemsUnreported: true},
 		"0.14.0":        {SaltsUnreported: true, ItemsUnreported: true},
 		"0.16.0rc1":     {SaltsUnreported: true, ItemsUnreported: true},
 		"0.17.0":        {ItemsUnreported: true},
-		"0.19.0":        {},
+		"0.29.0":        {ItemsUnreported: true},
+		"0.30.0":        {},
 		"1.0.0":         {},
-		"not a version": {},
+		"not a version": {ItemsUnreported: true},
 	} {
 		t.Run(version, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(Files{}, "a", "b")
 				defer h.Set(nil)
 				h.engine("a", Identity{Version: version}, full, settings[0])
-				h.engine("b", v24, full, settings[0])
+				h.engine("b", Identity{Version: "0.30.0", Root: "/m"}, full, settings[0])
 				h.apply()
 				h.mu.Lock()
 				defer h.mu.Unlock()
