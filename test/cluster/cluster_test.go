@@ -32,7 +32,7 @@ func TestCluster(t *testing.T) {
 	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(interval)
 	config, reporter := GinkgoConfiguration()
-	config.FailFast = false // each scenario begins where the one before has ended
+	config.FailFast = true // each scenario begins where the one before has ended
 	reporter.Verbose = true
 	RunSpecs(t, "Kvasir on a cluster", config, reporter)
 }
