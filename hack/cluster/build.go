@@ -93,7 +93,7 @@ func (c *cluster) images(ctx context.Context) error {
 	dir := c.file("images")
 	args := []string{"run", "./hack/images", "-trimpath=false", "-compress=false", "-bundle=false", "-out", dir}
 	log.Printf("Building images")
-	if err := c.command(ctx, newProgress(os.Stderr, 0, time.Now), c.root, "go", args...); err != nil {
+	if err := c.command(ctx, nil, c.root, "go", args...); err != nil {
 		return err
 	}
 	for program, name := range map[string]string{"pause": pauseImage, "coredns": corednsImage} {
@@ -116,11 +116,15 @@ func (c *cluster) images(ctx context.Context) error {
 	return nil
 }
 
-// command runs a program that builds with Go, and reports how far it is.
+// command runs a program. With report, it is one that builds with Go, and says how far it is.
 func (c *cluster) command(ctx context.Context, report *progress, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stdout, report
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -v"))
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if report != nil {
+		cmd.Stderr = report
+		cmd.Env = append(cmd.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -v"))
+	}
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 	}

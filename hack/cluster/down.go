@@ -200,6 +200,26 @@ func (c *cluster) makeGroups() error {
 				}
 			}
 		}
+		if err := weigh(filepath.Join(root, group)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// weights are the files that hold a control group's weight, and what to write: that of eight processes. Without it all pods together
+// get as much of a busy machine as one process, and the kubelets kill pods that do not answer their probes.
+var weights = map[string]string{"cpu.weight": "800", "cpu.shares": "8192"}
+
+func weigh(dir string) error {
+	for name, weight := range weights {
+		file := filepath.Join(dir, name)
+		if !exists(file) {
+			continue // another version, or a hierarchy of another controller
+		}
+		if err := os.WriteFile(file, []byte(weight), 0o600); err != nil {
+			return fmt.Errorf("giving the pods their share of the processors: %w", err)
+		}
 	}
 	return nil
 }

@@ -69,8 +69,10 @@ func broken() {
 		pause(ctx, 10*time.Second)
 		// Without a pause one pod comes each second or two: after 0, 10 and 20 s it is at most 4, with time to spare.
 		Expect(made()).To(BeNumerically("<=", 4))
-		Expect(w.kubectl(ctx, "get", "kvpool", "ends", "-n", namespace, "-o",
-			`jsonpath={.status.conditions[?(@.type=="PodsHealthy")].reason} {.status.pods[0].stage} {.status.pods[0].message}`)).To(HavePrefix("PodsEnded Ended exit code 2"))
+		Eventually(func() string {
+			return w.kubectl(ctx, "get", "kvpool", "ends", "-n", namespace, "-o",
+				`jsonpath={.status.conditions[?(@.type=="PodsHealthy")].reason} {.status.pods[0].stage} {.status.pods[0].message}`)
+		}).Should(Equal("PodsEnded Ended exit code 2"))
 	})
 
 	It("keeps serving when a new version of Kvasir has images that do not exist or crash", func(ctx SpecContext) {

@@ -75,11 +75,11 @@ func (w *world) enforce(ctx context.Context) (stop func()) {
 	last := ""
 	apply := func() {
 		rules := w.policyRules(ctx)
-		if rules == last {
+		if rules == last || ctx.Err() != nil {
 			return
 		}
 		for _, node := range nodes {
-			w.onNode(ctx, node, "nft", rules)
+			w.onNode(context.WithoutCancel(ctx), node, "nft", rules)
 		}
 		last = rules
 	}

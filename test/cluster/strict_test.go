@@ -65,7 +65,7 @@ func strictness() {
 			}
 		})
 
-		It("leaves images alone that admission has rewritten, also in an upgrade", func(ctx SpecContext) {
+		It("leaves images alone that admission has rewritten", func(ctx SpecContext) {
 			pods := slices.Concat(s.pods(ctx, engines), s.pods(ctx, pickers))
 			for _, pod := range pods {
 				for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
