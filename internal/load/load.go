@@ -87,9 +87,9 @@ type PeerView struct {
 	InFlight, Decoding int
 	PendingTokens      float64
 
-	// decodingTokens are the prompts of those that decode, but for ofUnknownContext of them.
-	decodingTokens   float64
-	ofUnknownContext int
+	// DecodingTokens are the prompts of those that decode, in tokens, except for OfUnknownContext of them.
+	DecodingTokens   float64
+	OfUnknownContext int
 }
 
 // Report is what an engine reports about itself.
@@ -214,7 +214,7 @@ func (t *Tracker) decodingWith(peers *PeerView) float64 {
 	if n := t.inFlight - len(t.prefilling); n > 0 {
 		mean = t.decoding / float64(n)
 	}
-	return t.decoding + peers.decodingTokens + mean*float64(peers.ofUnknownContext)
+	return t.decoding + peers.DecodingTokens + mean*float64(peers.OfUnknownContext)
 }
 
 // starving is the KV use above which prefills might have waited for blocks, which teaches nothing of the engine's speed.

@@ -141,9 +141,9 @@ func (t *Tracker) peerView(now time.Time) (v PeerView) {
 		if s := &t.peers[i]; s.peer.Fresh(now) {
 			v.InFlight += s.InFlight
 			v.Decoding += s.Decoding
-			v.decodingTokens += s.DecodingTokens
+			v.DecodingTokens += s.DecodingTokens
 			if s.DecodingTokens <= 0 {
-				v.ofUnknownContext += s.Decoding
+				v.OfUnknownContext += s.Decoding
 			}
 		}
 	}
