@@ -273,7 +273,8 @@ func routedOf(x *pb.Routed) *Routed {
 func shareOf(now time.Time, l *pb.Load) load.Share {
 	pending, head := workOf(l.GetPending()), workOf(l.GetHead())
 	// The oldest request is one of those that are pending: progress with it must not be taken for progress with the work of others.
-	head = load.Work{Tokens: min(head.Tokens, pending.Tokens), Pairs: min(head.Pairs, pending.Pairs), Context: min(head.Context, pending.Context)}
+	head.Tokens, head.Pairs = min(head.Tokens, pending.Tokens), min(head.Pairs, pending.Pairs)
+	head.Context = min(head.Context, pending.Context)
 	return load.Share{
 		InFlight: int(l.GetInFlight()), Decoding: int(l.GetDecoding()),
 		PendingTokens: int(l.GetPendingTokens()), HeadTokens: int(l.GetHeadTokens()),

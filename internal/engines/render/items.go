@@ -24,7 +24,8 @@ const (
 )
 
 // Items is Tokens for a request with images, sound or video: the answer also has the items, at least one. Only render routes answer;
-// without one the error wraps ErrMultimodal, as it does for items within one another. At most a quarter of all questions are of this kind. The engine loads and processes the items for it, as it does again when it serves the request.
+// without one the error wraps ErrMultimodal, as it does for items within one another. The engine loads and processes the items for it,
+// as it does again when it serves the request. At most a quarter of all questions are of this kind.
 func (c *Client) Items(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Answer, error) {
 	content := payload{body: body}
 	if i := bytes.IndexByte(body, '{'); i >= 0 {

@@ -101,7 +101,8 @@ func New(c Config) *Hub {
 		c.Changed = func(modelfiles.Repository) {}
 	}
 	h := &Hub{
-		config: c, cache: cache{dir: c.Dir, max: c.CacheBytes, whole: c.Endpoint != nil}, pace: pace{lookEvery, firstRetry, lastRetry, lookTimeout},
+		config: c, cache: cache{dir: c.Dir, max: c.CacheBytes, whole: c.Endpoint != nil},
+		pace:  pace{lookEvery, firstRetry, lastRetry, lookTimeout},
 		limit: modelfiles.MaxBytes,
 		slots: make(chan struct{}, looksAtOnce), looks: map[modelfiles.Repository]*look{},
 	}
