@@ -156,3 +156,19 @@ func TestRecentCountersReachAMinuteBack(t *testing.T) {
 		t.Errorf("%+v", p.Recent)
 	}
 }
+
+// TestWhatWasCountedBeforeTheFirstObservationIsRecent: what a picker serves in its first seconds shows until it is a minute old.
+func TestWhatWasCountedBeforeTheFirstObservationIsRecent(t *testing.T) {
+	recent, f := new(Recent), facts()
+	f.Stats.Hits = picker.Hits{Answers: 4, PromptTokens: 800, Predicted: 400, Delivered: 400}
+	for _, seconds := range []int{5, 10, 60, 65, 70} {
+		recent.Observe(start.Add(time.Duration(seconds)*time.Second), []Facts{f})
+		want := int64(4)
+		if seconds > 60 {
+			want = 0
+		}
+		if p := Pools([]Facts{f}, recent)[0]; p.Recent.Answers != want {
+			t.Errorf("after %d s: recent %+v of %+v", seconds, p.Recent, p.Hits)
+		}
+	}
+}

@@ -47,6 +47,9 @@ func (r *Recent) Observe(now time.Time, pools []Facts) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.remember(now, pools)
+	if len(r.marks) == 0 { // what was counted before the first time is recent
+		r.marks = append(r.marks, mark{at: now})
+	}
 	r.marks = append(r.marks, m)
 	drop := 0
 	for drop < len(r.marks)-1 && now.Sub(r.marks[drop+1].at) >= recentSpan {
