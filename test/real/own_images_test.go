@@ -97,7 +97,8 @@ func TestImagesAreFollowed(t *testing.T) {
 	if !atLeast("0.30") {
 		t.Skipf("vLLM %s is not asked to leave out tensors", run.release)
 	}
-	engines := startEngines(t, engineConfig{model: "vision", flags: []string{"--limit-mm-per-prompt", `{"image": 8, "video": 0}`}})
+	engines := startEngines(t, engineConfig{model: "vision", flags: []string{"--limit-mm-per-prompt", `{"image": 8, "video": 0}`,
+		"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}})
 	p := startPicker(t, engines, pickerConfig{})
 	verdict(t, p.repeated(chat("beside images", say("user", text("beside images", 300)))))
 	for _, s := range pictures {
