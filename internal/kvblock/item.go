@@ -16,8 +16,11 @@ func ItemExtra(extra uint64, key string, offset int64) uint64 {
 
 // AppendItemKeys is AppendKeys for a prompt with items. Engines announce the items of each of their blocks, which have
 // engineTokens tokens, a multiple of blockTokens: each key of such a block has all items of the block. Items are in the
-// order of their offsets and do not overlap.
+// order of their offsets and do not overlap; without any, engineTokens is not read.
 func AppendItemKeys(dst []Key, parent Key, tokens []uint32, blockTokens, engineTokens int, items []Item) []Key {
+	if len(items) == 0 {
+		return AppendKeys(dst, parent, tokens, blockTokens)
+	}
 	for at := 0; len(tokens)-at >= blockTokens; {
 		end := min(len(tokens), at+engineTokens)
 		extra := uint64(0)

@@ -92,7 +92,7 @@ func newFleet(t testing.TB, pickers, n int, strategy policy.Type, linkDelay time
 	for to, p := range f.pickers {
 		inbox := replicas.NewInbox(p, outboxes[to].Incarnation())
 		inbox.Meter(p)
-		inbox.Seat(outboxes[to])
+		inbox.UpdatePlaceOf(outboxes[to])
 		for from, o := range outboxes {
 			if from != to {
 				sender := replicas.NewSender(o, f.pickers[from].Loads)

@@ -273,7 +273,8 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 		out.addIDs(ids, chain)
 	}
 	if len(got.Items) > 0 || idBytes*cap(got.IDs) > len(body)+idBytes*templateTokens {
-		out.ids = nil // without their items they are another prompt; and they are kept while the request waits, which must have paid for them
+		// Ids without their items are another prompt. Those kept while the request waits must be no more than it pays for.
+		out.ids = nil
 	}
 	return out
 }
@@ -312,16 +313,11 @@ func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, 
 func (v *view) keyed(s *scratch, ids []uint32, items []kvblock.Item, grain int, chain tokenizer.Chain, source TokenSource) prompt {
 	tokens := len(ids)
 	ids = ids[:min(tokens, maxKeyed)]
-	keys := func(dst []kvblock.Key, root kvblock.Key) []kvblock.Key {
-		if len(items) == 0 {
-			return kvblock.AppendKeys(dst[:0], root, ids, chain.BlockTokens)
-		}
-		return kvblock.AppendItemKeys(dst[:0], root, ids, chain.BlockTokens, grain*chain.BlockTokens, items)
-	}
-	s.keys = keys(s.keys, chain.Root)
+	size := chain.BlockTokens
+	s.keys = kvblock.AppendItemKeys(s.keys[:0], chain.Root, ids, size, grain*size, items)
 	out := prompt{keys: s.keys, tokens: tokens, source: source, ids: ids}
 	if v.rotating() {
-		s.former = keys(s.former, v.formerRoot(&s.request))
+		s.former = kvblock.AppendItemKeys(s.former[:0], v.formerRoot(&s.request), ids, size, grain*size, items)
 		out.former = s.former
 	}
 	return out

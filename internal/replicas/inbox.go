@@ -72,8 +72,8 @@ type Inbox struct {
 	messages, passedOver, expired atomic.Uint64
 	assumptions                   [NumRefusals]atomic.Uint64
 
-	room *budget.Room // of all guesses together
-	seat *Outbox      // whose place is kept up to date; nil for none
+	room   *budget.Room // of all guesses together
+	placed *Outbox      // whose place is kept up to date; nil for none
 
 	mu    sync.Mutex
 	peers map[uint64]*Receiver // guarded by mu, by incarnation
@@ -98,12 +98,12 @@ func (b *Inbox) Limit(bytes int64) { b.room = budget.NewRoom(bytes) }
 // Meter makes the inbox apply what peers send about tenants. Call it before Open.
 func (b *Inbox) Meter(t Tenants) { b.tenants = t }
 
-// Seat keeps the place of the picker's outbox among its replicas up to date. Call it before Open.
-func (b *Inbox) Seat(o *Outbox) { b.seat = o }
+// UpdatePlaceOf keeps the place of the picker's outbox among its replicas up to date. Call it before Open.
+func (b *Inbox) UpdatePlaceOf(o *Outbox) { b.placed = o }
 
-// arrange sets the picker's place by the peers that are there. mu is held.
-func (b *Inbox) arrange() {
-	if b.seat == nil {
+// updatePlace sets the picker's place by the peers that are there. mu is held.
+func (b *Inbox) updatePlace() {
+	if b.placed == nil {
 		return
 	}
 	before := 0
@@ -112,7 +112,7 @@ func (b *Inbox) arrange() {
 			before++
 		}
 	}
-	b.seat.place.Store(math.Float64bits(float64(before) / float64(len(b.peers)+1)))
+	b.placed.place.Store(math.Float64bits(float64(before) / float64(len(b.peers)+1)))
 }
 
 // Open begins a stream of updates: m is its first message, the hello. Everything that the same incarnation has sent over
@@ -143,7 +143,7 @@ func (b *Inbox) Open(now time.Time, m *pb.PeerMessage) (*Receiver, error) {
 	r := newReceiver(b, hello.GetIncarnation())
 	r.peer.Receive(now)
 	b.peers[hello.GetIncarnation()] = r
-	b.arrange()
+	b.updatePlace()
 	return r, nil
 }
 
@@ -161,7 +161,7 @@ func (b *Inbox) Expire(now time.Time) {
 			delete(b.peers, incarnation)
 		}
 	}
-	b.arrange()
+	b.updatePlace()
 }
 
 // Stats are what an inbox has seen.

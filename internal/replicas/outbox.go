@@ -94,7 +94,7 @@ func NewOutbox(incarnation uint64) *Outbox {
 func (o *Outbox) Incarnation() uint64 { return o.incarnation }
 
 // Place is the picker's among itself and the peers that it hears: from 0 for the least incarnation, in equal steps, to below 1. It is
-// 0 without an Inbox that is seated.
+// 0 without an Inbox that keeps it up to date (UpdatePlaceOf).
 func (o *Outbox) Place() float64 {
 	if o == nil {
 		return 0

@@ -296,7 +296,7 @@ func TestReplicasHavePlacesOfTheirOwn(t *testing.T) {
 	}
 	outbox := NewOutbox(20)
 	inbox := NewInbox(nil, 20)
-	inbox.Seat(outbox)
+	inbox.UpdatePlaceOf(outbox)
 	expect(outbox, 0, "alone")
 	open := func(incarnation uint64) *Receiver {
 		r, err := inbox.Open(now, &pb.PeerMessage{Kind: &pb.PeerMessage_Hello{Hello: &pb.Hello{Protocol: Protocol, Incarnation: incarnation}}})

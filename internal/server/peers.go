@@ -111,7 +111,7 @@ func (a *app) newPeers(r *reportOptions, o *peerOptions) (*rpc.PeerService, erro
 	p.inbox = replicas.NewInbox(a.picker, p.outbox.Incarnation())
 	p.inbox.Limit(a.plan.peers)
 	p.inbox.Meter(a.picker)
-	p.inbox.Seat(p.outbox)
+	p.inbox.UpdatePlaceOf(p.outbox)
 	p.mesh = rpc.NewMesh(rpc.MeshOptions{
 		Find: find, Dial: dial, Outbox: p.outbox, Loads: a.picker.Loads, Meters: a.picker.Meters, Homes: a.picker.Homes, Inbox: p.inbox, Log: log,
 		Borrow: func(ctx context.Context, c *rpc.Client) {

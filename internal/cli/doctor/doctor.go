@@ -326,7 +326,8 @@ func whyInexact(reason string) string {
 
 // inexact are the reasons for prompts without exact tokens, as the page on tokens explains them.
 var inexact = map[string]string{
-	"content":     "it had images, audio, embeddings, or a conversation that one engine keeps",
+	"content": "it had embeddings, a conversation that one engine keeps, or images, sound or video, which need vLLM 0.30 or newer with " +
+		"--enable-scale-out and one size of blocks in all engines (docs/tokens.md)",
 	"route":       "no engine renders requests of its route",
 	"identity":    "it was for an adapter or had a cache salt, and some engine's release does not report that in its events",
 	"refused":     "the chat template refuses it",

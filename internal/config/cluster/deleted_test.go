@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -30,9 +31,10 @@ func TestADeletedPoolIsServedUntilItIsMadeAgain(t *testing.T) {
 		return pickable(state) == "a@10.0.0.1:8000 b@10.0.0.2:8000"
 	}
 	await(t, states, "the pod of the deleted pool", whole)
-	s.put("inferencepools", "m", pool)
-	s.put("pods", "a", pod("10.0.0.1", false, nil))
-	await(t, states, "the pool that was made again", picks("b@10.0.0.2:8000"))
+	s.put("inferencepools", "m", defaulted(t, "InferencePool", "m", strings.Replace(smallPool, `"name":"m"`, `"name":"other"`, 1)))
+	await(t, states, "the pool that was made again", func(state config.State) bool {
+		return whole(state) && state.Specs[0].Model == "other"
+	})
 }
 
 // TestADeletedPoolIsServedForAWhileOnly: for an hour from when it was seen to be gone, and again each time that it is deleted.

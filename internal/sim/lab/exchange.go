@@ -36,7 +36,7 @@ func (s *sim) connect(outboxes []*replicas.Outbox) {
 	for i, p := range s.pickers {
 		inbox := replicas.NewInbox(p, outboxes[i].Incarnation())
 		inbox.Meter(p)
-		inbox.Seat(outboxes[i])
+		inbox.UpdatePlaceOf(outboxes[i])
 		s.peers.inboxes = append(s.peers.inboxes, inbox)
 	}
 	for i, p := range s.pickers {

@@ -125,37 +125,44 @@ func (c *config) source(files fs.FS) (plain, withTools string, err error) {
 
 // processorTemplate reads the template of the model's processor; empty if it has none of its own.
 func (c *config) processorTemplate(files fs.FS) (string, error) {
-	of := struct {
-		Template json.RawMessage `json:"chat_template"`
-	}{}
-	data, err := readFile(files, "processor_config.json")
-	if err == nil && data != nil {
-		err = json.Unmarshal(data, &of)
-	}
-	if err != nil {
-		return "", fmt.Errorf("reading processor_config.json: %w", err)
-	}
-	if len(of.Template) > 0 && string(of.Template) != "null" {
+	own, processor, err := templateIn(files, "processor_config.json")
+	switch {
+	case err != nil:
+		return "", err
+	case len(own) > 0:
 		return "", unsupported("a template in processor_config.json, unless it is named")
 	}
-	of = struct {
-		Template json.RawMessage `json:"chat_template"`
-	}{}
 	preprocessor, err := readFile(files, "preprocessor_config.json")
-	if err != nil || data == nil && preprocessor == nil { // there is no processor to read a template
+	if err != nil || !processor && preprocessor == nil {
 		return "", err
 	}
-	if data, err = readFile(files, processorTemplate); err != nil || data == nil {
+	raw, has, err := templateIn(files, processorTemplate)
+	if err != nil || !has {
 		return "", err
 	}
-	if err := json.Unmarshal(data, &of); err != nil {
-		return "", fmt.Errorf("reading %s: %w", processorTemplate, err)
-	}
-	plain, withTools, err := templates(of.Template)
+	plain, withTools, err := templates(raw)
 	if err == nil && (plain == "" || withTools != plain) {
 		err = unsupported("this form of %s, unless it is named", processorTemplate)
 	}
 	return plain, err
+}
+
+// templateIn reads the member chat_template of a file, which is empty if it is absent or null; has reports whether there is the file.
+func templateIn(files fs.FS, name string) (raw json.RawMessage, has bool, err error) {
+	data, err := readFile(files, name)
+	if err != nil || data == nil {
+		return nil, false, err
+	}
+	var of struct {
+		Template json.RawMessage `json:"chat_template"`
+	}
+	if err := json.Unmarshal(data, &of); err != nil {
+		return nil, true, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if string(of.Template) == "null" {
+		return nil, true, nil
+	}
+	return of.Template, true, nil
 }
 
 // templates reads chat_template of tokenizer_config.json: a template, or several with names.

@@ -31,11 +31,11 @@ type cache struct {
 }
 
 const (
-	// temporary files are removed when they are older than staleAfter, which no look takes.
+	// temporary files are removed when they are older than staleAfter, which no update takes.
 	temporary  = "kvasir-download-"
-	staleAfter = 2 * lookTimeout
-	// keptFor is how long a snapshot stays that another process might use: processes touch those that they use with each look.
-	keptFor = 6 * lookEvery
+	staleAfter = 2 * updateTimeout
+	// keptFor is how long a snapshot stays that another process might use: processes touch those that they use with each update.
+	keptFor = 6 * pollEvery
 	maxRef  = 256
 )
 
@@ -144,8 +144,8 @@ type kept struct {
 	used  time.Time
 }
 
-// makeRoom removes the snapshots that have not been used for longest, until there is room for another model: all together must not
-// have more than max bytes. It leaves those in use, those of the last hour, and those that were not made here: with links, or
+// makeRoom removes the least recently used snapshots until there is room for another model: all together must not have more than
+// max bytes. It leaves those in use, those of the last hour, and those that were not made here: with links, or
 // with more bytes than the files of a tokenizer have.
 func (c *cache) makeRoom(used map[string]bool) error {
 	now := time.Now()

@@ -59,7 +59,7 @@ type client struct {
 func newClient(endpoint *url.URL) *client {
 	d := &dialer{endpoint: hostPort(endpoint)}
 	return &client{endpoint, &http.Transport{
-		DialContext: d.dial, DisableCompression: true, ForceAttemptHTTP2: true, MaxIdleConns: 2 * looksAtOnce, IdleConnTimeout: time.Minute,
+		DialContext: d.dial, DisableCompression: true, ForceAttemptHTTP2: true, MaxIdleConns: 2 * updatesAtOnce, IdleConnTimeout: time.Minute,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout, MaxResponseHeaderBytes: maxHeader,
 	}}
 }

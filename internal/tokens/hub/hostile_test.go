@@ -115,7 +115,7 @@ func TestAHostileHub(t *testing.T) {
 			}
 			r := pinned
 			r.Token = secret
-			commit, err := h.look(t.Context(), &r)
+			commit, err := h.update(t.Context(), &r)
 			if commit != "" || !strings.Contains(fmt.Sprint(err), tc.want) {
 				t.Errorf("commit %q, error %v, want %s", commit, err, tc.want)
 			}
@@ -137,7 +137,7 @@ func TestTheFilesTogetherAreBounded(t *testing.T) {
 	h := open(t, w.hub.URL, t.TempDir(), nil)
 	pinned := modelfiles.Repository{Name: model.Name, Revision: first}
 	for _, r := range []*modelfiles.Repository{&model, &pinned} {
-		if _, err := h.look(t.Context(), r); !strings.Contains(fmt.Sprint(err), "config.json: the files have more than") {
+		if _, err := h.update(t.Context(), r); !strings.Contains(fmt.Sprint(err), "config.json: the files have more than") {
 			t.Errorf("the error is %v", err)
 		}
 		if h.cache.current(r) != "" {
@@ -145,7 +145,7 @@ func TestTheFilesTogetherAreBounded(t *testing.T) {
 		}
 	}
 	w.set(func() { w.commits[first] = map[string]string{"tokenizer.json": half, "config.json": "{}"} })
-	if commit, err := h.look(t.Context(), &pinned); commit != first || err != nil || h.cache.current(&pinned) != first {
+	if commit, err := h.update(t.Context(), &pinned); commit != first || err != nil || h.cache.current(&pinned) != first {
 		t.Errorf("all files are not used: %q, %v", commit, err)
 	}
 }
@@ -212,7 +212,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestTheCacheIsBounded: what was not used for longest goes; what is used, is recent, or belongs to others stays.
+// TestTheCacheIsBounded: the least recently used snapshots go; what is used, is recent, or belongs to others stays.
 func TestTheCacheIsBounded(t *testing.T) {
 	c := cache{dir: t.TempDir(), max: modelfiles.MaxBytes + 25}
 	age := func(path string, hours time.Duration) {
@@ -299,12 +299,12 @@ func TestNamesAreCheckedAgain(t *testing.T) {
 	}
 }
 
-// TestAHubThatEndsWithTheContext: a look ends with its context, and says so.
+// TestAHubThatEndsWithTheContext: an update ends with its context, and says so.
 func TestAHubThatEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := newWorld(t)
-	if _, err := open(t, w.hub.URL, t.TempDir(), nil).look(ctx, &model); !errors.Is(err, context.Canceled) {
+	if _, err := open(t, w.hub.URL, t.TempDir(), nil).update(ctx, &model); !errors.Is(err, context.Canceled) {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -27,14 +27,14 @@ import (
 const (
 	// DefaultCacheBytes bounds the cache on disk: 16 times what one model can take.
 	DefaultCacheBytes = 16 * modelfiles.MaxBytes
-	// lookEvery is how often the hub is asked for the commit of a branch; a quarter of it is random.
-	lookEvery = 10 * time.Minute
+	// pollEvery is how often the hub is asked for the commit of a branch; a quarter of it is random.
+	pollEvery = 10 * time.Minute
 	// firstRetry and lastRetry bound the pauses after failures. A hub can ask for longer ones, up to mostRetryAfter.
 	firstRetry, lastRetry, mostRetryAfter = 5 * time.Second, 10 * time.Minute, time.Hour
-	// lookTimeout bounds one look at a repository, with all of its downloads.
-	lookTimeout = 5 * time.Minute
-	// looksAtOnce is how many repositories are downloaded at once.
-	looksAtOnce = 4
+	// updateTimeout bounds one update of a repository, with all of its downloads.
+	updateTimeout = 5 * time.Minute
+	// updatesAtOnce is how many repositories are downloaded at once.
+	updatesAtOnce = 4
 	// maxToken bounds a token, in bytes.
 	maxToken = 4 << 10
 )
@@ -43,7 +43,7 @@ const (
 type Config struct {
 	// Endpoint is the URL of the hub, as ParseEndpoint returns it; nil to use only what is in the cache.
 	Endpoint *url.URL
-	// TokenFile holds the token for repositories that have none of their own; empty for no token. It is read again for each look.
+	// TokenFile holds the token for repositories that have none of their own; empty for no token. It is read again for each update.
 	TokenFile string
 	// Dir is the directory of the cache. It can be shared by processes.
 	Dir string
@@ -65,7 +65,7 @@ type Files struct {
 }
 
 // pace is how often a hub is asked.
-type pace struct{ look, firstRetry, lastRetry, timeout time.Duration }
+type pace struct{ poll, firstRetry, lastRetry, timeout time.Duration }
 
 // Hub follows repositories. It is safe for concurrent use.
 type Hub struct {
@@ -76,12 +76,12 @@ type Hub struct {
 	limit  int64 // bytes of the files of a repository
 	slots  chan struct{}
 
-	mu    sync.Mutex
-	looks map[modelfiles.Repository]*look // guarded by mu
+	mu       sync.Mutex
+	followed map[modelfiles.Repository]*follower // guarded by mu
 }
 
-// look follows one repository, in one goroutine.
-type look struct {
+// follower follows one repository, in one goroutine.
+type follower struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -102,9 +102,9 @@ func New(c Config) *Hub {
 	}
 	h := &Hub{
 		config: c, cache: cache{dir: c.Dir, max: c.CacheBytes, whole: c.Endpoint != nil},
-		pace:  pace{lookEvery, firstRetry, lastRetry, lookTimeout},
+		pace:  pace{pollEvery, firstRetry, lastRetry, updateTimeout},
 		limit: modelfiles.MaxBytes,
-		slots: make(chan struct{}, looksAtOnce), looks: map[modelfiles.Repository]*look{},
+		slots: make(chan struct{}, updatesAtOnce), followed: map[modelfiles.Repository]*follower{},
 	}
 	if c.Endpoint != nil {
 		h.client = newClient(c.Endpoint)
@@ -115,15 +115,15 @@ func New(c Config) *Hub {
 // Keep replaces the repositories that are followed. It waits for the work on others to end.
 func (h *Hub) Keep(repositories []modelfiles.Repository) {
 	h.mu.Lock()
-	gone := maps.Clone(h.looks)
+	gone := maps.Clone(h.followed)
 	for _, r := range repositories {
-		if h.looks[r] == nil {
-			h.looks[r] = h.follow(r)
+		if h.followed[r] == nil {
+			h.followed[r] = h.follow(r)
 		}
 		delete(gone, r)
 	}
 	for r := range gone {
-		delete(h.looks, r)
+		delete(h.followed, r)
 	}
 	h.mu.Unlock()
 	for _, l := range gone {
@@ -142,7 +142,7 @@ func (h *Hub) Close() {
 // Files returns where the files of a repository are, if it is followed.
 func (h *Hub) Files(r modelfiles.Repository) Files {
 	h.mu.Lock()
-	l := h.looks[r]
+	l := h.followed[r]
 	h.mu.Unlock()
 	if l == nil {
 		return Files{Err: errAsking}
@@ -150,21 +150,27 @@ func (h *Hub) Files(r modelfiles.Repository) Files {
 	return l.read()
 }
 
-func (l *look) read() Files {
+func (l *follower) read() Files {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.files
 }
 
-func (l *look) stop() {
+func (l *follower) stop() {
 	l.cancel()
 	<-l.done
 }
 
-// follow starts to follow a repository.
-func (h *Hub) follow(r modelfiles.Repository) *look {
+// follow starts to follow a repository. What the cache has of it can be used at once: the hub can take long to answer, and a pool whose
+// token was replaced must not lose its files meanwhile.
+func (h *Hub) follow(r modelfiles.Repository) *follower {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &look{cancel: cancel, done: make(chan struct{}), files: Files{Err: errAsking}}
+	l := &follower{cancel: cancel, done: make(chan struct{}), files: Files{Err: errAsking}}
+	if err := r.Check(); err != nil {
+		l.files.Err = err
+	} else if commit := h.cache.current(&r); commit != "" {
+		l.files = h.describe(&r, commit, nil)
+	}
 	go func() {
 		defer close(l.done)
 		h.run(ctx, l, r)
@@ -172,25 +178,21 @@ func (h *Hub) follow(r modelfiles.Repository) *look {
 	return l
 }
 
-// run looks at a repository again and again: at the pace of the hub, more seldom while it fails.
-func (h *Hub) run(ctx context.Context, l *look, r modelfiles.Repository) {
-	if err := r.Check(); err != nil {
-		h.set(l, r, Files{Err: err})
+// run updates a repository again and again: at the pace of the hub, more seldom while it fails.
+func (h *Hub) run(ctx context.Context, l *follower, r modelfiles.Repository) {
+	if r.Check() != nil {
 		return
-	}
-	if commit := h.cache.current(&r); commit != "" { // before the hub answers, which can take long
-		h.set(l, r, h.found(&r, commit, nil))
 	}
 	backoff := fault.Backoff{Min: h.pace.firstRetry, Max: h.pace.lastRetry}
 	for {
-		commit, err := h.look(ctx, &r)
+		commit, err := h.update(ctx, &r)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
 			commit = h.cache.current(&r)
 		}
-		h.set(l, r, h.found(&r, commit, err))
+		h.set(l, r, h.describe(&r, commit, err))
 		select {
 		case <-ctx.Done():
 			return
@@ -199,11 +201,11 @@ func (h *Hub) run(ctx context.Context, l *look, r modelfiles.Repository) {
 	}
 }
 
-// pause is how long a look with a result is ago when the next one begins.
+// pause is how long to wait after an update until the next one begins.
 func (h *Hub) pause(backoff *fault.Backoff, err error) time.Duration {
 	if err == nil {
 		backoff.Reset()
-		return h.pace.look*3/4 + rand.N(h.pace.look/4+1)
+		return h.pace.poll*3/4 + rand.N(h.pace.poll/4+1)
 	}
 	wait := backoff.Next()
 	if status := (*StatusError)(nil); errors.As(err, &status) {
@@ -212,8 +214,8 @@ func (h *Hub) pause(backoff *fault.Backoff, err error) time.Duration {
 	return wait
 }
 
-// look brings the cache up to date, and returns the commit to use.
-func (h *Hub) look(ctx context.Context, r *modelfiles.Repository) (commit string, err error) {
+// update brings the cache up to date, and returns the commit to use.
+func (h *Hub) update(ctx context.Context, r *modelfiles.Repository) (commit string, err error) {
 	if h.client == nil {
 		if commit = h.cache.current(r); commit == "" {
 			return "", errors.New("the cache has no files of it, and the picker has no --hub-endpoint")
@@ -228,15 +230,15 @@ func (h *Hub) look(ctx context.Context, r *modelfiles.Repository) (commit string
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, h.pace.timeout, fmt.Errorf("not finished after %s", h.pace.timeout))
 	defer cancel()
-	commit, err = h.bring(ctx, r)
+	commit, err = h.download(ctx, r)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return commit, err
 }
 
-// bring downloads what the cache lacks.
-func (h *Hub) bring(ctx context.Context, r *modelfiles.Repository) (commit string, err error) {
+// download downloads what the cache lacks, and returns the commit to use.
+func (h *Hub) download(ctx context.Context, r *modelfiles.Repository) (commit string, err error) {
 	token, err := h.token(r)
 	if err != nil {
 		return "", err
@@ -281,7 +283,7 @@ func (h *Hub) used(r *modelfiles.Repository, commit string) map[string]bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	used := map[string]bool{h.cache.snapshot(r, commit): true}
-	for _, l := range h.looks {
+	for _, l := range h.followed {
 		used[l.read().Dir] = true
 	}
 	return used
@@ -310,8 +312,8 @@ func (h *Hub) token(r *modelfiles.Repository) (string, error) {
 	return string(token), nil
 }
 
-// found describes the files of a commit, if there is one, and what has failed.
-func (h *Hub) found(r *modelfiles.Repository, commit string, err error) Files {
+// describe returns the files of a commit, if there is one, and what has failed.
+func (h *Hub) describe(r *modelfiles.Repository, commit string, err error) Files {
 	where := "the cache"
 	if h.client != nil {
 		where = h.client.endpoint.Host
@@ -331,7 +333,7 @@ func (h *Hub) found(r *modelfiles.Repository, commit string, err error) Files {
 }
 
 // set stores what is known of a repository, and reports changes.
-func (h *Hub) set(l *look, r modelfiles.Repository, files Files) {
+func (h *Hub) set(l *follower, r modelfiles.Repository, files Files) {
 	before := l.read()
 	l.mu.Lock()
 	l.files = files

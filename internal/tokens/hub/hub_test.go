@@ -156,7 +156,7 @@ type house struct {
 	log strings.Builder // guarded by mu
 }
 
-// open starts a Hub at an endpoint ("" for none) with a cache. It looks as fast as it can.
+// open starts a Hub at an endpoint ("" for none) with a cache. It updates as fast as it can.
 func open(t testing.TB, endpoint, dir string, change func(*Config)) *house {
 	t.Helper()
 	h := &house{t: t, dir: dir, changes: make(chan modelfiles.Repository, 1000)}
@@ -184,7 +184,7 @@ func open(t testing.TB, endpoint, dir string, change func(*Config)) *house {
 	if h.client != nil {
 		h.client.transport.ResponseHeaderTimeout = time.Minute
 	}
-	h.pace = pace{look: time.Millisecond, firstRetry: time.Millisecond, lastRetry: time.Millisecond, timeout: time.Minute}
+	h.pace = pace{poll: time.Millisecond, firstRetry: time.Millisecond, lastRetry: time.Millisecond, timeout: time.Minute}
 	t.Cleanup(h.Close)
 	return h
 }
@@ -286,7 +286,7 @@ func TestFilesOfACommitAreAskedForOnce(t *testing.T) {
 		t.Errorf("the hub was asked for %q, want %q", got, want)
 	}
 	again := open(t, w.hub.URL, dir, nil)
-	if commit, err := again.look(t.Context(), &pinned); commit != first || err != nil {
+	if commit, err := again.update(t.Context(), &pinned); commit != first || err != nil {
 		t.Errorf("%s, %v", commit, err)
 	}
 	if got := w.asked(); len(got) > 0 {
@@ -331,7 +331,7 @@ func TestACacheOfOthersIsUsed(t *testing.T) {
 	h.Keep([]modelfiles.Repository{model})
 	has(t, h.await(model, "files", func(f Files) bool { return f.Dir != "" }).Dir, map[string]string{"tokenizer.json": "{}"})
 	online := open(t, w.hub.URL, dir, nil)
-	if _, err := online.look(t.Context(), &model); err != nil {
+	if _, err := online.update(t.Context(), &model); err != nil {
 		t.Fatal(err)
 	}
 	has(t, online.cache.snapshot(&model, first), w.commits[first])
@@ -419,7 +419,7 @@ func TestWhatTheHubRefuses(t *testing.T) {
 				rw.WriteHeader(tc.status)
 			}
 			h := open(t, w.hub.URL, t.TempDir(), nil)
-			_, err := h.look(t.Context(), &modelfiles.Repository{Name: model.Name, Token: tc.token})
+			_, err := h.update(t.Context(), &modelfiles.Repository{Name: model.Name, Token: tc.token})
 			if !strings.Contains(fmt.Sprint(err), tc.want) {
 				t.Errorf("the error is %v, want %s", err, tc.want)
 			}
@@ -446,13 +446,13 @@ func TestTheChatTemplateOfThePool(t *testing.T) {
 	w.commits[first]["a b/tool.jinja"] = "tools"
 	h := open(t, w.hub.URL, t.TempDir(), nil)
 	r := modelfiles.Repository{Name: model.Name, Template: "a b/tool.jinja"}
-	if commit, err := h.look(t.Context(), &r); err != nil || commit != first {
+	if commit, err := h.update(t.Context(), &r); err != nil || commit != first {
 		t.Fatal(commit, err)
 	}
 	has(t, h.cache.snapshot(&r, first), w.commits[first])
 	r.Template = "none.jinja"
 	for range 2 { // the second time, the cache knows
-		if _, err := h.look(t.Context(), &r); !strings.Contains(fmt.Sprint(err), "no file none.jinja") {
+		if _, err := h.update(t.Context(), &r); !strings.Contains(fmt.Sprint(err), "no file none.jinja") {
 			t.Errorf("the error is %v", err)
 		}
 	}
@@ -468,8 +468,25 @@ func TestARevisionWithASlash(t *testing.T) {
 	}
 	u, _ := url.Parse(w.hub.URL + "/mirror")
 	h := open(t, u.String(), t.TempDir(), nil)
-	_, _ = h.look(t.Context(), &modelfiles.Repository{Name: model.Name, Revision: "refs/pr/1"})
+	_, _ = h.update(t.Context(), &modelfiles.Repository{Name: model.Name, Revision: "refs/pr/1"})
 	if want := "/mirror/org/model/resolve/refs%2Fpr%2F1/tokenizer.json"; got != want {
 		t.Errorf("the hub was asked for %s, want %s", got, want)
+	}
+}
+
+// TestANewTokenCostsNoFiles: a pool whose token was replaced has the files of the cache at once, before the hub has answered.
+func TestANewTokenCostsNoFiles(t *testing.T) {
+	w := newWorld(t)
+	h := open(t, w.hub.URL, t.TempDir(), nil)
+	h.Keep([]modelfiles.Repository{model})
+	dir := h.await(model, "the files", func(f Files) bool { return f.Dir != "" }).Dir
+	answer := make(chan struct{})
+	w.set(func() { w.change = func(http.ResponseWriter, *http.Request) { <-answer } })
+	t.Cleanup(func() { close(answer) })
+	replaced := model
+	replaced.Token = "hf_another"
+	h.Keep([]modelfiles.Repository{replaced})
+	if got := h.Files(replaced); got.Dir != dir || got.Err != nil {
+		t.Errorf("the files are %+v, want those in %s", got, dir)
 	}
 }
