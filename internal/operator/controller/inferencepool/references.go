@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // What a pool names is looked for again after foundEvery, and after missingEvery while something is not there: it is
@@ -46,8 +47,11 @@ func referencesOf(pool *v1alpha1.InferencePool) []reference {
 	for _, name := range spec.Model.Tokenizer.SecretNames() {
 		named("Secret", name, "model.tokenizer.hub.tokenSecretRef")
 	}
-	if spec.Picker.Mode != v1alpha1.PickerExternal {
+	switch {
+	case spec.Picker.Mode != v1alpha1.PickerExternal:
 		named("Secret", spec.Picker.TLS.SecretRef.Name, "picker.tls.secretRef")
+	case spec.Template != nil: // injected reporters mount it, and drains need the pickers' acknowledgement
+		named("ConfigMap", resources.CAName(pool.Name), "picker.mode External (the CA of the pickers' certificates, ca.crt)")
 	}
 	if v := spec.Model.Tokenizer.Volume; v != nil {
 		named("ConfigMap", v.ConfigMap.Name, "model.tokenizer.volume.configMap")

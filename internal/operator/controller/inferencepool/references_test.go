@@ -47,7 +47,12 @@ func TestReferencesAreThoseOfWhatThePoolHas(t *testing.T) {
 	pool.Spec.Placement = &v1alpha1.Placement{}
 	pool.Spec.Placement.PricesFrom.Name = "prices"
 	want := []reference{{"ConfigMap", "files", "model.tokenizer.volume.configMap"}, {"ConfigMap", "prices", "placement.pricesFrom"}}
+	ca := reference{"ConfigMap", pool.Name + "-picker-ca", "picker.mode External (the CA of the pickers' certificates, ca.crt)"}
+	if got := referencesOf(pool); !slices.Equal(got, append([]reference{ca}, want...)) {
+		t.Errorf("got %v, want %v and the pickers' CA", got, want)
+	}
+	pool.Spec.Template = nil // the engines' pods are not the operator's: nothing of it waits for the CA
 	if got := referencesOf(pool); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+		t.Errorf("without a template: got %v, want %v", got, want)
 	}
 }

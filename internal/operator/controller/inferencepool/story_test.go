@@ -154,6 +154,8 @@ var causes = []cause{
 		s.Model.Tokenizer.Volume = &v1alpha1.TokenizerVolume{}
 		s.Model.Tokenizer.Volume.ConfigMap.Name = "files"
 	}), condition: v1alpha1.ConditionAccepted, reason: "ReferenceNotFound", names: "ConfigMap files"},
+	{what: "the CA of pickers that run elsewhere is missing", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Picker.Mode = v1alpha1.PickerExternal }),
+		condition: v1alpha1.ConditionAccepted, reason: "ReferenceNotFound", names: "ConfigMap chat-picker-ca"},
 	{what: "an object of another owner has a name that the pool needs", pool: func(t *testing.T) *world {
 		w := newWorld(t)
 		w.must(w.api.Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: resources.PickerName(poolKey.Name)}}))
