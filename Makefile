@@ -243,7 +243,7 @@ cluster-down: ## end that cluster
 test-e2e: helm ## Kvasir on that cluster: by its chart, in real pods, under load, with everything killed
 	@echo "== end-to-end tests on a cluster"
 	$(GO) build -trimpath -o $(BIN)/ ./cmd/kubectl-kvasir
-	$(GO) test -count=1 -v -timeout 30m ./test/cluster -cluster
+	$(GO) test -count=1 -v -timeout 60m ./test/cluster -cluster
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (5s)
