@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -115,6 +116,28 @@ func disruptions() {
 			})).To(BeEmpty())
 		})
 	}
+
+	It("loses nothing when a kubelet hangs, and replaces the engines of its node first", func(ctx SpecContext) {
+		const node = "kvasir-1"
+		there := on(node, w.pods(ctx, engines))
+		Expect(there).NotTo(BeEmpty())
+		hung := w.kubelet(node)
+		Expect(hung).To(BeNumerically(">", 1))
+		DeferCleanup(func() { _ = syscall.Kill(hung, syscall.SIGCONT) })
+		Expect(underLoad(ctx, func() {
+			Expect(syscall.Kill(hung, syscall.SIGSTOP)).To(Succeed())
+			w.kubectl(ctx, "wait", "--for=condition=Ready=Unknown", "node/"+node, "--timeout=4m")
+			Eventually(func() int {
+				return len(slices.DeleteFunc(w.ready(ctx, engines), func(p corev1.Pod) bool { return p.Spec.NodeName == node }))
+			}).Should(Equal(3), "there are not 3 on the other node")
+			Expect(syscall.Kill(hung, syscall.SIGCONT)).To(Succeed())
+			w.kubectl(ctx, "wait", "--for=condition=Ready", "node/"+node, "--timeout=4m")
+			w.settled(ctx, 3)
+		})).To(BeEmpty())
+		for _, name := range names(there) {
+			Expect(names(w.pods(ctx, engines))).NotTo(ContainElement(name))
+		}
+	})
 
 	It("loses nothing when the pool is deleted with --cascade=orphan and made again", func(ctx SpecContext) {
 		pods, before, old := slices.Concat(names(w.pods(ctx, engines)), names(w.pods(ctx, pickers))), w.restarts(ctx), w.pool(ctx)

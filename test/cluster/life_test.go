@@ -14,12 +14,13 @@ import (
 // underLoad does something while clients ask the pool of most scenarios, and a little longer, and returns what failed.
 func underLoad(ctx context.Context, do func()) []string {
 	GinkgoHelper()
-	return w.underLoad(ctx, do)
+	return w.underLoad(ctx, poolName, do)
 }
 
-func (w *world) underLoad(ctx context.Context, do func()) []string {
+// underLoad asks the pool of a name, which serves a model of the same name.
+func (w *world) underLoad(ctx context.Context, pool string, do func()) []string {
 	GinkgoHelper()
-	l := startLoad(ctx, "http://"+w.service(ctx))
+	l := startLoad(ctx, "http://"+w.service(ctx, pool), pool)
 	defer l.stop()
 	pause(ctx, 2*time.Second)
 	do()

@@ -38,6 +38,7 @@ const (
 type load struct {
 	http     *http.Client
 	url      string
+	model    string // that is asked for
 	asked    atomic.Int64
 	mu       sync.Mutex // guards failures
 	failures []string
@@ -47,12 +48,13 @@ type load struct {
 
 // newLoad asks nothing by itself yet, at a base URL.
 func newLoad(url string) *load {
-	return &load{url: url, http: &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: redial}}}
+	return &load{url: url, model: poolName, http: &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: redial}}}
 }
 
-// startLoad begins to ask at a base URL.
-func startLoad(ctx context.Context, url string) *load {
+// startLoad begins to ask for a model at a base URL.
+func startLoad(ctx context.Context, url, model string) *load {
 	l := newLoad(url)
+	l.model = model
 	ctx, l.stop = context.WithCancel(ctx)
 	for user := range clients {
 		rng := rand.New(rand.NewPCG(uint64(user), 1))
@@ -106,7 +108,7 @@ func (l *load) ask(rng *rand.Rand, user int) error {
 	}
 	text := strings.Repeat(fmt.Sprintf("The %s of user %d. ", secretText, user), 20+rng.IntN(20))
 	stream := rng.IntN(2) == 0
-	request, path := map[string]any{"model": poolName, "max_tokens": tokens, "stream": stream, "ignore_eos": true}, "/v1/completions"
+	request, path := map[string]any{"model": l.model, "max_tokens": tokens, "stream": stream, "ignore_eos": true}, "/v1/completions"
 	switch rng.IntN(3) {
 	case 0:
 		path = "/v1/chat/completions"

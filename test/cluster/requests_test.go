@@ -25,7 +25,7 @@ import (
 // requests: what clients and gateways get of a pool that nothing happens to.
 func requests() {
 	It("answers through the Service, with hits as predicted", func(ctx SpecContext) {
-		l := startLoad(ctx, "http://"+w.service(ctx))
+		l := startLoad(ctx, "http://"+w.service(ctx, poolName), poolName)
 		pause(ctx, 15*time.Second)
 		Expect(l.end()).To(BeEmpty())
 		Expect(l.asked.Load()).To(BeNumerically(">", 50))
@@ -38,7 +38,7 @@ func requests() {
 
 	It("answers through a gateway by ext_proc", func(ctx SpecContext) {
 		g, err := envoytest.New(envoytest.Options{
-			Pickers: []string{w.service(ctx) + ":9002"},
+			Pickers: []string{w.service(ctx, poolName) + ":9002"},
 			Dial: []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 				InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, // as gateways do with certificates that sign themselves
 			}))},
@@ -48,14 +48,14 @@ func requests() {
 		defer g.Close()
 		server := httptest.NewServer(g)
 		defer server.Close()
-		l := startLoad(ctx, server.URL)
+		l := startLoad(ctx, server.URL, poolName)
 		pause(ctx, 10*time.Second)
 		Expect(l.end()).To(BeEmpty())
 		Expect(g.Violations()).To(BeEmpty())
 	})
 
 	It("follows a change of policy within seconds, without a restart", func(ctx SpecContext) {
-		l := newLoad("http://" + w.service(ctx))
+		l := newLoad("http://" + w.service(ctx, poolName))
 		before := w.restarts(ctx)
 		Expect(w.misses(ctx, l, "before")).To(BeZero(), "repetitions go where the prompt is cached")
 		w.kubectl(ctx, "apply", "-f", "testdata/policy.yaml")

@@ -48,7 +48,7 @@ func strictness() {
 		})
 
 		It("runs as a user of the namespace's range", func(ctx SpecContext) {
-			Expect(s.underLoad(ctx, func() {})).To(BeEmpty())
+			Expect(s.underLoad(ctx, poolName, func() {})).To(BeEmpty())
 			refused, err := w.program(ctx, "kube/kubectl", "run", "other", "-n", strict, "--image=kvasir/pause:dev", "--dry-run=server", "--overrides="+
 				`{"spec": {"securityContext": {"runAsUser": 65532, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}}}`)
 			Expect(err).To(HaveOccurred(), refused)
@@ -72,7 +72,7 @@ func strictness() {
 					Expect(c.Image).To(HavePrefix(mirror), "%s of %s", c.Name, pod.Name)
 				}
 			}
-			Expect(s.underLoad(ctx, func() { pause(ctx, 10*time.Second) })).To(BeEmpty())
+			Expect(s.underLoad(ctx, poolName, func() { pause(ctx, 10*time.Second) })).To(BeEmpty())
 			after := slices.Concat(s.pods(ctx, engines), s.pods(ctx, pickers))
 			Expect(names(after)).To(Equal(names(pods)))
 			for i := range after {
@@ -84,7 +84,7 @@ func strictness() {
 		It("works where no traffic is admitted by default", func(ctx SpecContext) {
 			stop := w.enforce(ctx)
 			defer stop()
-			Expect(s.underLoad(ctx, func() { // all have to find each other again
+			Expect(s.underLoad(ctx, poolName, func() { // all have to find each other again
 				w.kubectl(ctx, "rollout", "restart", "deployment/"+poolName+"-picker", "-n", strict)
 				w.kubectl(ctx, "rollout", "status", "deployment/"+poolName+"-picker", "-n", strict, "--timeout=3m")
 				w.kubectl(ctx, "scale", "kvpool/"+poolName, "--replicas=3", "-n", strict)
@@ -96,7 +96,7 @@ func strictness() {
 
 		It("keeps serving with a full quota, names it, and goes on when there is room", func(ctx SpecContext) {
 			before := names(s.pods(ctx, engines))
-			Expect(s.underLoad(ctx, func() {
+			Expect(s.underLoad(ctx, poolName, func() {
 				w.kubectl(ctx, "apply", "-f", "testdata/quota.yaml")
 				w.kubectl(ctx, "wait", "resourcequota/full", "-n", strict, "--for=jsonpath={.status.used.pods}=4", "--timeout=1m")
 				stop := s.watch(ctx)

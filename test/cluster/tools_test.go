@@ -19,6 +19,8 @@ import (
 	"github.com/creack/pty"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/internal/cli/doctor"
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
@@ -190,9 +192,10 @@ func tools() {
 		})).To(BeEmpty())
 	})
 
-	It("takes in engines of somebody's own, with the reporter that kubectl kvasir inject adds", func(ctx SpecContext) {
+	It("takes in engines of somebody's own, with the reporter that kubectl kvasir inject adds, and loses nothing when their node is drained", func(ctx SpecContext) {
 		DeferCleanup(func(ctx SpecContext) {
 			w.kubectl(ctx, "delete", "-f", "testdata/own.yaml", "--ignore-not-found", "--timeout=2m")
+			w.settled(ctx, 3)
 		})
 		injected := w.did(ctx, "inject", "-f", "testdata/own.yaml")
 		path := filepath.Join(GinkgoT().TempDir(), "injected.yaml")
@@ -209,6 +212,15 @@ func tools() {
 				g.Expect(m.Live.Events).To(Equal("Synced"))
 			}
 		}).Should(Succeed())
+
+		var own corev1.PodList
+		Expect(w.List(ctx, &own, client.MatchingLabels{"app": "own"}, client.InNamespace(namespace))).To(Succeed())
+		node := own.Items[0].Spec.NodeName
+		Expect(w.underLoad(ctx, "own", func() {
+			w.kubectl(ctx, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=4m")
+			w.kubectl(ctx, "uncordon", node)
+			w.kubectl(ctx, "rollout", "status", "-n", namespace, "deployment/own", "--timeout=3m")
+		})).To(BeEmpty())
 	})
 }
 

@@ -201,11 +201,11 @@ func serves(p *corev1.Pod) bool {
 	})
 }
 
-// service is the address of the pickers' Service. Its port 80 is the proxy.
-func (w *world) service(ctx context.Context) string {
+// service is the address of the Service of a pool's pickers. Its port 80 is the proxy.
+func (w *world) service(ctx context.Context, pool string) string {
 	GinkgoHelper()
 	var s corev1.Service
-	Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: poolName + "-picker"}, &s)).To(Succeed())
+	Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: pool + "-picker"}, &s)).To(Succeed())
 	return s.Spec.ClusterIP
 }
 
