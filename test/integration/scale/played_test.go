@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +27,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/test/kube"
 )
 
 // kubelet plays scheduler and nodes: a pod that appears is bound, and runs at once.
@@ -83,6 +86,15 @@ func stripped(o any) (any, error) {
 	return o, nil
 }
 
+// engineAddress is the address of the n-th engine's pod, in the family that the run begins with. Nothing listens there.
+func engineAddress(n int64) string {
+	four := [4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}
+	if strings.HasPrefix(kube.Family(), kube.IPv6) {
+		return netip.AddrFrom16([16]byte{0: 0xfd, 12: four[0], 13: four[1], 14: four[2], 15: four[3]}).String()
+	}
+	return netip.AddrFrom4(four).String()
+}
+
 // run binds a pod and lets its containers be ready.
 func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
 	n := k.running.Add(1)
@@ -96,7 +108,7 @@ func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
 				Name: c.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
 			})
 		}
-		err = k.patchStatus(ctx, pod.Name, runningStatus(fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255), containers))
+		err = k.patchStatus(ctx, pod.Name, runningStatus(engineAddress(n), containers))
 	}
 	if err != nil && ctx.Err() == nil {
 		k.w.Errorf("running %s: %v", pod.Name, err)
@@ -193,7 +205,7 @@ func (p *players) begin(ctx context.Context, d *appsv1.Deployment) bool {
 	for i := range *d.Spec.Replicas {
 		p.next++
 		// Runs at the same time must not meet.
-		ip := net.IPv4(127, byte(50+os.Getpid()%200), byte(p.next/250), byte(p.next%250+1)).String()
+		ip := kube.Address(byte(50+os.Getpid()%200), p.next/250, p.next%250+1)
 		if err := p.replica(ctx, pool, fmt.Sprintf("%s-%d", d.Name, i), ip, d.Spec.Template.Labels, certificate); err != nil {
 			p.w.Errorf("starting a picker of %s: %v", pool, err)
 		}
