@@ -68,6 +68,7 @@ type wireCase struct {
 	prefill, decode  script
 	flags            []string
 	leave            string // the leg during which the client leaves
+	lists            bool   // the sidecar has a list of engines, and P is not on it
 }
 
 // script is how an engine answers; the zero value is that of a dead one.
@@ -130,6 +131,9 @@ func wireCases() []wireCase {
 			decode: script{status: 200, body: firstEvent, stream: true, cut: true}},
 		{name: "decode error", path: path, body: streamed, prefillers: p, prefill: prefills, decode: script{status: 500, body: engineError}},
 		{name: "decode full", path: path, body: streamed, prefillers: p, prefill: prefills, decode: script{status: 429, body: queueFull}},
+		{name: "target not allowed", path: path, body: streamed, prefillers: p, prefill: prefills, decode: streams, lists: true,
+			flags: []string{"--enable-ssrf-protection", "--inference-pool", "ns/pool"}},
+		{name: "TLS by default", path: path, body: streamed, prefillers: p, prefill: prefills, decode: streams, flags: []string{"--secure-proxy"}},
 		{name: "no JSON", path: path, body: "x", prefillers: p, prefill: prefills, decode: decodes},
 		{name: "client gone in prefill", path: path, body: streamed, prefillers: p, prefill: script{hang: true}, decode: streams, leave: "prefill"},
 		{name: "client gone in decode", path: path, body: streamed, prefillers: p, prefill: prefills, decode: script{hang: true}, leave: "decode"},
@@ -213,7 +217,11 @@ func shown(h http.Header) map[string][]string {
 func (c wireCase) exchange(t *testing.T) sidecarwire.Exchange {
 	t.Helper()
 	prefill, decode := c.prefill.engine(t), c.decode.engine(t)
-	s := startSidecar(t, decode.address, c.flags...)
+	var env []string
+	if c.lists {
+		env = []string{"KUBECONFIG=" + kubeconfig(t)}
+	}
+	s := startSidecarWith(t, decode.address, env, c.flags...)
 	ask, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.address+c.path, strings.NewReader(c.body))
 	if err != nil {
 		t.Fatal(err)
