@@ -13,10 +13,10 @@ if [ ! -x "$dir/pd-sidecar" ]; then
   work=$(mktemp -d "$dir/.install.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   if [ -n "${KVASIR_SIDECAR_SOURCE:-}" ]; then
-    (cd "$KVASIR_SIDECAR_SOURCE" && GOFLAGS=-mod=mod go build -o "$work/pd-sidecar" ./cmd/pd-sidecar) >&2 ||
+    (cd "$KVASIR_SIDECAR_SOURCE" && GOFLAGS=-mod=mod "${GO:-go}" build -o "$work/pd-sidecar" ./cmd/pd-sidecar) >&2 ||
       { echo "building the sidecar in $KVASIR_SIDECAR_SOURCE failed" >&2; exit 1; }
   else
-    (cd "$work" && GOFLAGS= GOBIN="$work" go install "$module@$version") >&2 || { echo "installing the sidecar $version failed" >&2; exit 1; }
+    (cd "$work" && GOFLAGS= GOBIN="$work" "${GO:-go}" install "$module@$version") >&2 || { echo "installing the sidecar $version failed" >&2; exit 1; }
   fi
   mv -f "$work/pd-sidecar" "$dir/pd-sidecar" # at once: another test may install it at the same time
 fi
