@@ -146,6 +146,10 @@ test-envoy: ## the picker behind a real Envoy as gateways set it, with failures 
 	@echo "== behind a real Envoy"
 	$(GO) test -count=1 -timeout 6m ./test/envoy $(ENVOYFLAGS)
 
+.PHONY: sidecar
+sidecar: ## installs llm-d's routing sidecar, of the release in hack/sidecar/version, for test-envoy, which skips its tests without it (the first build takes minutes)
+	GO=$(GO) hack/sidecar/install.sh
+
 .PHONY: conformance
 conformance: ## Istio's control plane over what the operator makes and the docs say, with Envoy (Linux; the first build takes minutes)
 	@echo "== behind Istio's control plane"

@@ -53,6 +53,7 @@ func IsEventStream(contentType string) bool {
 
 // HTTP statuses with a meaning of their own here. The package does not reach net/http.
 const (
+	forbidden           = 403
 	tooManyRequests     = 429
 	notImplemented      = 501
 	versionNotSupported = 505
@@ -62,6 +63,21 @@ const (
 // is not.
 func ServerError(status int) bool {
 	return status >= 500 && status != notImplemented && status != versionNotSupported
+}
+
+// erred reports whether the status is not the fault of the request. Of hand-offs by llm-d's sidecar that can be 403: the sidecar has a list
+// of endpoints, and the one that is to prefill is not on it. The sidecar writes it as text, and others write errors as JSON.
+func (a *Answer) erred() bool {
+	return ServerError(a.status) || a.status == forbidden && !a.json && a.decision.Prefiller() != ""
+}
+
+// Unread accounts for an answer whose body is not shown, or not to its end, so far as its header shows an error. It returns the outcome.
+func (a *Answer) Unread() Outcome {
+	if a.erred() {
+		a.decision.failed(errored)
+		return Failed
+	}
+	return OutcomeOf(a.status)
 }
 
 // Write looks at the next bytes of the answer and keeps none of them. It reports whether the first generated token is
@@ -110,7 +126,7 @@ func (a *Answer) Verdict(ended bool) Verdict {
 	case a.status == tooManyRequests, a.readable && s.Failed && s.Error.Full != openai.NoLimit && !s.FirstToken:
 		return Refused
 	case a.status >= 400:
-		if ServerError(a.status) {
+		if a.erred() {
 			return Erred
 		}
 		return Answered

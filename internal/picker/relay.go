@@ -56,11 +56,11 @@ func (d *Decision) answeredBy(to *Target) {
 	}
 	d.ended, d.handoff.accused = true, &pair{&d.Targets[d.target], to}
 	now := d.now()
-	announces := d.reportsPrefill() && d.awaitsEvents() && d.view.pending.has(d)
+	owes, waits := d.awaitsEvents(), d.view.pending.has(d)
 	d.complete(now)
 	d.passed(now, Completed)
-	if !announces {
-		d.judgeRelay(true)
+	if !owes || !waits {
+		d.judgeRelay(!owes || d.announcedAny())
 	}
 }
 

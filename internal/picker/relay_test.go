@@ -173,10 +173,17 @@ func TestRelayedHandoffsAreCounted(t *testing.T) {
 			announce(t, p, other)
 			d.End(Completed)
 		}, want: HandoffCompleted},
-		"it announces nothing":                     {streamed: true, act: func(_ *Picker, d *Decision) { showsToken(d) }, want: HandoffNotPrefilled, failed: 1},
-		"it announces nothing in a pool without":   {streamed: true, noEvents: true, act: func(_ *Picker, d *Decision) { showsToken(d) }, want: HandoffCompleted},
-		"its events are late":                      {streamed: true, act: func(p *Picker, d *Decision) { f := feed(t, p, "pod-0"); f.Doubt(true); showsToken(d) }, want: HandoffCompleted},
-		"the answer is not streamed":               {act: func(_ *Picker, d *Decision) { d.End(Completed) }, want: HandoffCompleted},
+		"it announces nothing":                   {streamed: true, act: func(_ *Picker, d *Decision) { showsToken(d) }, want: HandoffNotPrefilled, failed: 1},
+		"it announces nothing in a pool without": {streamed: true, noEvents: true, act: func(_ *Picker, d *Decision) { showsToken(d) }, want: HandoffCompleted},
+		"its events are late":                    {streamed: true, act: func(p *Picker, d *Decision) { f := feed(t, p, "pod-0"); f.Doubt(true); showsToken(d) }, want: HandoffCompleted},
+		"it announces nothing for long": {streamed: true, act: func(p *Picker, d *Decision) {
+			p.named("default/m").pending.expire(d.now().Add(100 * leftForLong))
+			showsToken(d)
+		}, want: HandoffNotPrefilled, failed: 1},
+		"the answer is not streamed":               {act: func(p *Picker, d *Decision) { announce(t, p, other); d.End(Completed) }, want: HandoffCompleted},
+		"it is not streamed, and announced later":  {act: func(p *Picker, d *Decision) { d.End(Completed); announce(t, p, keysOf(t, "m", 0, 500)) }, want: HandoffCompleted},
+		"nor is anything announced":                {act: func(_ *Picker, d *Decision) { d.End(Completed) }, want: HandoffNotPrefilled, failed: 1},
+		"nor are there events":                     {noEvents: true, act: func(_ *Picker, d *Decision) { d.End(Completed) }, want: HandoffCompleted},
 		"only the header shows":                    {streamed: true, act: func(_ *Picker, d *Decision) { d.Leave(Completed) }, want: HandoffNotPrefilled, failed: 1},
 		"an error":                                 {streamed: true, act: func(_ *Picker, d *Decision) { d.failed(errored); d.End(Failed) }, want: HandoffDecodeFailed, failed: 1},
 		"no answer":                                {streamed: true, act: func(_ *Picker, d *Decision) { d.Fail(); d.End(Failed) }, want: HandoffDecodeFailed},

@@ -87,9 +87,14 @@ func (x *exchange) accountOwn() bool {
 	return true
 }
 
-// failByHeader accounts for a server error whose body is not shown to its end.
-func (x *exchange) failByHeader() {
-	if !x.accountOwn() && picker.ServerError(x.status) {
+// failByHeader accounts for an error whose body is not shown to its end, and returns the outcome of the request.
+func (x *exchange) failByHeader() picker.Outcome {
+	switch {
+	case x.accountOwn():
+	case x.own == notOwn:
+		return x.answer.Unread()
+	case picker.ServerError(x.status):
 		x.decision.Fail()
 	}
+	return picker.OutcomeOf(x.status)
 }

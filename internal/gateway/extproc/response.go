@@ -74,9 +74,8 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 // its first token, so such a request stays counted on its endpoint for its expected duration. They send the header of other
 // answers when they are done.
 func (x *exchange) judgeByHeader(contentType string) {
-	outcome := picker.OutcomeOf(x.status)
 	x.readOwn(nil)
-	x.failByHeader()
+	outcome := x.failByHeader()
 	if outcome == picker.Completed && picker.IsEventStream(contentType) {
 		x.leave(outcome)
 		return
@@ -243,12 +242,13 @@ func (x *exchange) firstToken() {
 
 // ended accounts for a stream that has ended.
 func (x *exchange) ended() {
+	outcome := picker.OutcomeOf(x.status)
 	if x.response == inBody && !x.settled && x.decision != nil {
-		x.failByHeader()
+		outcome = x.failByHeader()
 	}
 	switch {
 	case x.silent && x.response == inBody && !x.shown: // Envoy sends no modes to observers: bodies are not shown
-		x.settle(picker.OutcomeOf(x.status))
+		x.settle(outcome)
 	case x.response != begin || x.server.gateways.showAnswers(x.route()):
 		if x.response == inBody && !x.settled && x.decision != nil && x.mark != 0 {
 			x.decision.CutOff(x.server.picker.Suspects(), x.mark)
