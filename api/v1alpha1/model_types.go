@@ -29,8 +29,8 @@ type Model struct {
 	// +kubebuilder:default={discovery: Enabled}
 	// +optional
 	Adapters Adapters `json:"adapters,omitzero"`
-	// tokenizer says where exact tokens come from.
-	// +kubebuilder:default={type: Engine}
+	// tokenizer says where exact tokens come from. Absent, files of the model are looked for.
+	// +kubebuilder:default={type: Auto}
 	// +optional
 	Tokenizer Tokenizer `json:"tokenizer,omitzero"`
 }
@@ -68,12 +68,14 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.volume) == (self.type == 'Volume')",message="volume is required when type is Volume, and only then"
 // +kubebuilder:validation:XValidation:rule="has(self.directory) == (self.type == 'Directory')",message="directory is required when type is Directory, and only then"
 // +kubebuilder:validation:XValidation:rule="has(self.reporter) == (self.type == 'Reporter')",message="reporter is required when type is Reporter, and only then"
-// +kubebuilder:validation:XValidation:rule="!has(self.hub) || self.type == 'Hub'",message="hub is only for type Hub"
+// +kubebuilder:validation:XValidation:rule="!has(self.hub) || self.type == 'Hub' || self.type == 'Auto'",message="hub is only for the types Auto and Hub"
 type Tokenizer struct {
-	// type selects the source: Engine asks an engine of the pool, Volume mounts the model files into the picker,
+	// type selects the source: Auto uses files of the model if they are found, and asks an engine of the pool otherwise. It looks
+	// in the installation's model hub, if there is one, for the repository that the engines have the model from, or model.name if
+	// it is ORGANIZATION/NAME. Engine asks an engine of the pool, Volume mounts the model files into the picker,
 	// Reporter lets the reporters hand them over, Hub lets the picker download them from the installation's model hub,
 	// None matches approximately. Directory reads them below --model-root of pickers that are not managed.
-	// +kubebuilder:default=Engine
+	// +kubebuilder:default=Auto
 	// +optional
 	Type TokenizerType `json:"type,omitempty"`
 	// volume is mounted into the picker; only with type Volume.
@@ -85,7 +87,8 @@ type Tokenizer struct {
 	// directory is a path below the picker's --model-root; only with type Directory.
 	// +optional
 	Directory TokenizerDirectory `json:"directory,omitzero"`
-	// hub says which files of the model hub are used; only with type Hub. Absent, those of the repository model.name.
+	// hub says which files of the model hub are used; only with the types Auto and Hub. Absent, type Hub uses those of the
+	// repository model.name.
 	// +optional
 	Hub TokenizerHub `json:"hub,omitzero"`
 	// chatTemplate is a file below the model directory that holds the chat template. Absent, the tokenizer's own.
@@ -98,11 +101,12 @@ type Tokenizer struct {
 
 // TokenizerType names a source of exact tokens.
 //
-// +kubebuilder:validation:Enum=Engine;Volume;Reporter;Directory;Hub;None
+// +kubebuilder:validation:Enum=Auto;Engine;Volume;Reporter;Directory;Hub;None
 type TokenizerType string
 
 // The sources of tokens.
 const (
+	TokenizerAuto          TokenizerType = "Auto"
 	TokenizerFromEngine    TokenizerType = "Engine"
 	TokenizerFromVolume    TokenizerType = "Volume"
 	TokenizerFromReporter  TokenizerType = "Reporter"
@@ -146,7 +150,7 @@ type TokenizerDirectory struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type TokenizerHub struct {
-	// repository is NAME or ORGANIZATION/NAME. Absent, model.name.
+	// repository is NAME or ORGANIZATION/NAME. Absent, model.name for type Hub; type Auto finds it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=193
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?(/[A-Za-z0-9_]([A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?)?$') && !self.contains('..') && !self.contains('--')",message="must be NAME or ORGANIZATION/NAME, without '..' and '--', and no URL"

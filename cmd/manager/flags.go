@@ -80,7 +80,7 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.reporterImage, "reporter-image", "", "`image` of the reporters (required)")
 	f.StringVar(&o.pickerLogLevel, "picker-log-level", "info", "log level of the pickers: error, warn, info, debug or trace")
 	f.StringVar(&o.reporterLogLevel, "reporter-log-level", "info", "log level of the reporters: error, warn, info, debug or trace; new pods have it")
-	f.Func("hub-endpoint", "`URL` of the model hub from which pickers download files of tokenizers of type Hub, such as https://huggingface.co or a mirror; without it, nothing is downloaded",
+	f.Func("hub-endpoint", "`URL` of the model hub from which pickers download files of tokenizers of the types Auto and Hub, such as https://huggingface.co or a mirror; without it, nothing is downloaded",
 		func(s string) error {
 			if s == "" {
 				return nil

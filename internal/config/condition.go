@@ -127,7 +127,11 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 		}
 		return status.TokensExact.False(known, "%s", message)
 	}
-	switch f.tokens.State {
+	state := f.tokens.State
+	if s.Object.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerAuto {
+		state, source = tokensFound(state, source, found)
+	}
+	switch state {
 	case tokencheck.TextsOnly:
 		return not("TemplateUnsupported")
 	case tokencheck.Failed:
@@ -142,7 +146,7 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 	default: // nothing is known yet
 		return status.TokensExact.False(reason, "%s", source)
 	}
-	exact := f.tokens.State == tokencheck.Exact
+	exact := state == tokencheck.Exact
 	switch {
 	case !exact && reason == status.ReasonApproximate:
 		return status.TokensExact.False(reason, "%s", source)
@@ -158,6 +162,22 @@ func tokensExact(s *PoolState, f *facts) metav1.Condition {
 		return status.TokensExact.True("Exact", "%s%s", found, unreported(f))
 	}
 	return status.TokensExact.True(reason, "%s%s", source, unreported(f))
+}
+
+// tokensFound adds to source what was found of a model whose files are looked for, and why it is not used. Engines make the tokens
+// where it is not, so that it is no fault: the state is Exact, NoFiles, or one in which nothing is known yet.
+func tokensFound(state tokencheck.State, source, found string) (as tokencheck.State, message string) {
+	switch state {
+	case tokencheck.Exact:
+		return state, source
+	case tokencheck.TextsOnly, tokencheck.Failed, tokencheck.TokenizerUnsupported, tokencheck.Unproven:
+		return tokencheck.NoFiles, source + "; of the model's files only what is proven is used: " + found
+	case tokencheck.NoFiles:
+		if found != "" {
+			source += "; no files of the model: " + found
+		}
+	}
+	return state, source
 }
 
 // muchInexact is the share of requests without exact tokens above which a pool does not count as exact, whatever was

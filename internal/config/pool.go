@@ -234,22 +234,27 @@ func tokenizer(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, sett
 	case t.Type == v1alpha1.TokenizerFromVolume:
 		err := below(&spec, modelRoot, t.Volume.Path)
 		return spec, err
+	case t.Type == v1alpha1.TokenizerAuto && !settings.Hub:
+		spec.Missing = "this installation has no model hub (hub.endpoint of the chart, --hub-endpoint of the picker)"
 	case t.Type == v1alpha1.TokenizerFromHub && !settings.Hub:
 		spec.Missing = "nothing is downloaded: the picker has no --hub-endpoint (hub.endpoint of the chart)"
-	case t.Type == v1alpha1.TokenizerFromHub:
+	case t.Type == v1alpha1.TokenizerAuto, t.Type == v1alpha1.TokenizerFromHub:
 		spec.Repository, spec.Missing = repository(p, secrets)
+		spec.ByRoot = t.Type == v1alpha1.TokenizerAuto && t.Hub.Repository == "" && spec.Missing == ""
 	}
 	return spec, nil
 }
 
-// repository is where a model hub has the files of a pool's model, or why it cannot be asked.
+// repository is where a model hub has the files of a pool's model, or why it cannot be asked. It has no name if the pool lets it be found,
+// and the model's name is none of a repository.
 func repository(p *v1alpha1.InferencePool, secrets Secrets) (r modelfiles.Repository, missing string) {
 	h := &p.Spec.Model.Tokenizer.Hub
 	r = modelfiles.Repository{Name: h.Repository, Revision: h.Revision, Template: p.Spec.Model.Tokenizer.ChatTemplate}
-	if r.Name == "" {
-		r.Name = string(p.Spec.Model.Name)
+	auto := p.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerAuto
+	if name := string(p.Spec.Model.Name); r.Name == "" && (!auto || modelfiles.NamesRepository(name)) {
+		r.Name = name
 	}
-	if err := r.Check(); err != nil {
+	if err := r.Check(); err != nil && (r.Name != "" || !auto) {
 		return modelfiles.Repository{}, err.Error()
 	}
 	if h.TokenSecretRef.Name != "" {

@@ -83,6 +83,34 @@ func TestTokensAreMadeWithinThePolicysBudget(t *testing.T) {
 	}
 }
 
+// TestFilesThatWereFoundMakeNothingLessExact: a pool that looks for its files by itself asks engines for all that they do not give.
+func TestFilesThatWereFoundMakeNothingLessExact(t *testing.T) {
+	for name, err := range map[string]error{
+		"beyond the budget": context.DeadlineExceeded, "refused by the template": errors.New("raised"),
+		"not supported": fmt.Errorf("%w: this", chatprompt.ErrUnsupported),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for kind, want := range map[string]TokenSource{"WhenNoTokenizer": TokensEngine, "Never": TokensApproximate} {
+				spec := testSpec(t, 2)
+				spec.Tokenizer.Type, spec.Policy.EngineTokens = "Auto", kind
+				p := New(Options{Now: newClock().Now, Renderer: fakeRenderer{ids: make([]uint32, 40)}})
+				p.SetExact("default", "m", &Exact{Texts: fakePrompter{err: err}, Chats: fakePrompter{err: err}})
+				if err := p.Apply([]Spec{spec}); err != nil {
+					t.Fatal(err)
+				}
+				d, err := p.Pick(t.Context(), &Request{Route: openai.ChatCompletions, Body: []byte(chatBody)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d.Tokens != want {
+					t.Errorf("%s: tokens from %q, want %q", kind, d.Tokens, want)
+				}
+				d.End(Completed)
+			}
+		})
+	}
+}
+
 func TestTokensComeFromTheBestSource(t *testing.T) {
 	ids := make([]uint32, 40)
 	exact := &Exact{Texts: fakePrompter{tokens: 70}, Chats: fakePrompter{tokens: 80}}

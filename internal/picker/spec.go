@@ -69,14 +69,16 @@ func (s *Spec) names() []string {
 
 // TokenizerSpec describes the source of exact tokens.
 type TokenizerSpec struct {
-	// Type is Engine, Directory, Volume, Reporter, Hub or None.
+	// Type is Auto, Engine, Directory, Volume, Reporter, Hub or None.
 	Type string
 	// Dir holds the model's files, for Directory and mounted volumes: an absolute path.
 	Dir string
 	// Files are those of a ConfigMap.
 	Files modelfiles.Set
-	// Repository of a model hub has the files, for Hub.
+	// Repository of a model hub has the files, for Auto and Hub.
 	Repository modelfiles.Repository
+	// ByRoot: the repository that the engines have the model from is asked for instead, if they report one. Repository.Name can be empty.
+	ByRoot bool
 	// Missing is why there are no files where there should be; empty otherwise.
 	Missing string
 	// ChatTemplate is one of the files; empty for the tokenizer's own.

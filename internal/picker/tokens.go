@@ -195,7 +195,8 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 			return out
 		}
 		beyond := errors.Is(err, context.DeadlineExceeded)
-		if errors.Is(err, errRefused) || beyond && v.spec.Policy.EngineTokens != "BeyondBudget" {
+		// Files that were found by themselves must not make a pool less exact than it is without them.
+		if v.spec.Tokenizer.Type != "Auto" && (errors.Is(err, errRefused) || beyond && v.spec.Policy.EngineTokens != "BeyondBudget") {
 			return prompt{err: err}
 		}
 	}

@@ -76,8 +76,8 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.library = a.newLibrary()
 	a.hub = a.newHub(&o.hub)
 	a.tokens = tokencheck.New(tokencheck.Config{
-		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Fetched: a.fetched, CacheBytes: a.plan.tokens,
-		Log: log.WithName("tokens"),
+		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Want: a.want, Fetched: a.fetched,
+		CacheBytes: a.plan.tokens, Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))
 	var answered func(scrape.Target, error)
@@ -129,6 +129,7 @@ func (a *app) close() {
 	a.streams.Close()
 	a.dialIn.close()
 	a.scraper.Close()
+	a.tokens.Set(nil)
 	a.renderer.Close()
 	if a.hub != nil {
 		a.hub.Close()

@@ -13,7 +13,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/picker"
-	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
 // configuration is what the objects say, and what of it is in force.
@@ -30,8 +29,6 @@ type configuration struct {
 	board   *config.Board
 	// filePods maps each pod whose reporter has the model's files to its pool.
 	filePods map[string]string
-	// hubPools are the pools whose files are in each repository of the model hub.
-	hubPools map[modelfiles.Repository][]types.NamespacedName
 }
 
 // apply applies a new state of the configuration.

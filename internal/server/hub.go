@@ -17,7 +17,7 @@ type hubOptions struct {
 }
 
 func (o *hubOptions) flags(f *flag.FlagSet) {
-	f.StringVar(&o.address, "hub-endpoint", "", "`URL` of the model hub from which tokenizers of type Hub are downloaded, such as https://huggingface.co or a mirror; empty downloads nothing")
+	f.StringVar(&o.address, "hub-endpoint", "", "`URL` of the model hub from which tokenizers of the types Auto and Hub are downloaded, such as https://huggingface.co or a mirror; empty downloads nothing")
 	f.StringVar(&o.tokenFile, "hub-token-file", "", "`file` with a token of the hub, for repositories whose pool names no token; read again when it is needed")
 	f.StringVar(&o.cache, "hub-cache", "", "`directory` for the files, in the layout of the Hugging Face cache; at most 1 GiB. Without --hub-endpoint, only files that are in it are used")
 }

@@ -22,8 +22,6 @@ var operated = map[string]string{
 	"compat-metrics":     "picker: {compatibilityMetrics: Enabled}",
 	"events-address":     "engine: {ports: {events: 6000}, events: {source: Listen}}\npicker: {replicas: 1}",
 	"ext-proc-plaintext": "picker: {tls: {type: Plaintext}}",
-	"hub-cache":          "model: {name: m, tokenizer: {type: Hub}}",
-	"hub-endpoint":       "model: {name: m, tokenizer: {type: Hub}}",
 	"island":             "placement: {islands: [{name: here}]}\npicker: {island: here}",
 	"model-root":         "model: {name: m, tokenizer: {type: Volume, volume: {persistentVolumeClaim: {name: c}}}}",
 	"pprof":              "picker: {profiling: Enabled}",

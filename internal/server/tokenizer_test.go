@@ -55,18 +55,24 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 		reporter               bool
 		reason, source, metric string
 	}{
-		"the engine's own": {gpt2, directory, "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
-		"another one":      {nil, directory, "", false, "ProbeFailed", "engine", `kvasir_tokens_mismatches_total{namespace="default",pool="m"} 1`},
-		"on a volume":      {gpt2, "{type: Volume, volume: {persistentVolumeClaim: {name: c}, path: gpt2}}", "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
-		"in a ConfigMap":   {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", configMap, false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
-		"in no ConfigMap":  {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", "", false, "ConfigMap default/files does not exist", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
-		"from a reporter":  {gpt2, "{type: Reporter, reporter: {path: /m}}", "", true, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
-		"from a hub":       {gpt2, "{type: Hub, hub: {repository: org/gpt2}}", "", false, "files of commit " + hubCommit[:8] + " of org/gpt2, model hub", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
-		"not in the hub":   {gpt2, "{type: Hub}", "", false, "m at main: it answers 404", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
-		"from no reporter": {gpt2, "{type: Reporter, reporter: {path: /m}}", "", false, "no reporter has handed", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
+		"the engine's own":  {gpt2, directory, "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"another one":       {nil, directory, "", false, "ProbeFailed", "engine", `kvasir_tokens_mismatches_total{namespace="default",pool="m"} 1`},
+		"on a volume":       {gpt2, "{type: Volume, volume: {persistentVolumeClaim: {name: c}, path: gpt2}}", "", false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"in a ConfigMap":    {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", configMap, false, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"in no ConfigMap":   {wordless{spm}, "{type: Volume, volume: {configMap: {name: files}}}", "", false, "ConfigMap default/files does not exist", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
+		"from a reporter":   {gpt2, "{type: Reporter, reporter: {path: /m}}", "", true, "TemplateUnsupported", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"from a hub":        {gpt2, "{type: Hub, hub: {repository: org/gpt2}}", "", false, "files of commit " + hubCommit[:8] + " of org/gpt2, model hub", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"not in the hub":    {gpt2, "{type: Hub}", "", false, "m at main: it answers 404", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
+		"found by its root": {gpt2, "{type: Auto}", "", false, "only what is proven is used: texts: ", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"found, but wrong":  {nil, "{hub: {repository: org/gpt2}}", "", false, "only what is proven is used: texts: case", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="Failed"} 1`},
+		"not found":         {gpt2, "{hub: {repository: org/none}}", "", false, "no files of the model: model hub", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="NoFiles"} 1`},
+		"no repository":     {gpt2, "{type: Auto}", "", false, "no files of the model: the engines have the model from", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="NoFiles"} 1`},
+		"from no reporter":  {gpt2, "{type: Reporter, reporter: {path: /m}}", "", false, "no reporter has handed", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, err := vllmsim.Start(vllmsim.Config{ServedModelNames: []string{"m"}, Text: tc.text, SpeedUp: 1000})
+			e, err := vllmsim.Start(vllmsim.Config{
+				ServedModelNames: []string{"m"}, Text: tc.text, SpeedUp: 1000, ModelRoot: map[string]string{"found by its root": "org/gpt2"}[name],
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -30,6 +31,42 @@ type engines struct {
 	scraper  *scrape.Scraper
 	reach    *reach   // nil in a cluster
 	hub      *hub.Hub // nil where nothing is downloaded
+	wanted   wanted
+}
+
+// wanted are the repositories of the model hub whose files pools want.
+type wanted struct {
+	following sync.Mutex // held while the hub learns of a change: one at a time
+
+	mu   sync.Mutex
+	pool map[types.NamespacedName]modelfiles.Repository // guarded by mu
+}
+
+// set sets the repository of a pool, and returns those of all pools.
+func (w *wanted) set(pool types.NamespacedName, r modelfiles.Repository) (all []modelfiles.Repository) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.Name == "" {
+		delete(w.pool, pool)
+	} else {
+		if w.pool == nil {
+			w.pool = map[types.NamespacedName]modelfiles.Repository{}
+		}
+		w.pool[pool] = r
+	}
+	return slices.Collect(maps.Values(w.pool))
+}
+
+// by are the pools that want a repository.
+func (w *wanted) by(r modelfiles.Repository) (pools []types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for pool, of := range w.pool {
+		if of == r {
+			pools = append(pools, pool)
+		}
+	}
+	return pools
 }
 
 // prober asks engines to prove tokens, and reports which answers are refusals.
@@ -66,7 +103,6 @@ func (a *app) setTokens() {
 	a.mu.Lock()
 	var pools []tokencheck.Pool
 	pods := map[string]string{} // of pools whose reporters have the files
-	hubs := map[modelfiles.Repository][]types.NamespacedName{}
 	there := map[endpoint.ID]bool{}
 	for name := range a.applied {
 		spec := a.applied[name]
@@ -74,9 +110,6 @@ func (a *app) setTokens() {
 			Namespace: spec.Namespace, Name: spec.Name, Model: spec.Model, APIKey: spec.EngineAPIKey,
 			Files: filesOf(&spec.Tokenizer), Endpoints: spec.Endpoints,
 		})
-		if r := spec.Tokenizer.Repository; r.Name != "" {
-			hubs[r] = append(hubs[r], name)
-		}
 		for i := range spec.Endpoints {
 			there[spec.Endpoints[i].ID] = true
 			if spec.Tokenizer.Type == "Reporter" {
@@ -84,11 +117,8 @@ func (a *app) setTokens() {
 			}
 		}
 	}
-	a.filePods, a.hubPools = pods, hubs
+	a.filePods = pods
 	a.mu.Unlock()
-	if a.hub != nil {
-		a.hub.Keep(slices.Collect(maps.Keys(hubs)))
-	}
 	a.library.Keep(pods)
 	a.releases.keep(there)
 	a.tokens.Set(pools)
@@ -124,14 +154,21 @@ func (a *app) newHub(o *hubOptions) *hub.Hub {
 	return hub.New(hub.Config{
 		Endpoint: o.endpoint, TokenFile: o.tokenFile, Dir: o.cache, Log: a.log.WithName("hub"),
 		Changed: func(r modelfiles.Repository) {
-			a.mu.Lock()
-			pools := a.hubPools[r]
-			a.mu.Unlock()
-			for _, pool := range pools {
+			for _, pool := range a.wanted.by(r) {
 				a.tokens.Look(pool.Namespace, pool.Name)
 			}
 		},
 	})
+}
+
+// want lets the hub follow the repository that a pool wants now.
+func (a *app) want(namespace, pool string, r modelfiles.Repository) {
+	if a.hub == nil {
+		return
+	}
+	a.wanted.following.Lock()
+	defer a.wanted.following.Unlock()
+	a.hub.Keep(a.wanted.set(types.NamespacedName{Namespace: namespace, Name: pool}, r))
 }
 
 // fetched returns where the files of a repository are.
@@ -150,8 +187,10 @@ func (a *app) doubtTokens(namespace, pool string, kinds openai.Kinds) {
 
 // filesOf returns the source of a model's files.
 func filesOf(t *picker.TokenizerSpec) tokencheck.Files {
-	f := tokencheck.Files{Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Repository: t.Repository,
-		Template: t.ChatTemplate}
+	f := tokencheck.Files{
+		Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Repository: t.Repository, Template: t.ChatTemplate,
+		Optional: t.Type == "Auto", ByRoot: t.ByRoot,
+	}
 	if t.Missing != "" {
 		f.Missing = errors.New(t.Missing)
 	}

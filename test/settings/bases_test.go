@@ -107,6 +107,11 @@ model: {name: m, tokenizer: {type: Hub, hub: {repository: a/b, revision: main, t
 selector: {matchLabels: {app: m}}
 `
 
+const foundPool = `
+model: {name: m, tokenizer: {type: Auto, chatTemplate: t.jinja, hub: {repository: a/b, revision: main, tokenSecretRef: {name: key, key: token}}}}
+selector: {matchLabels: {app: m}}
+`
+
 const plainPool = `
 model: {name: m, tokenizer: {type: None}}
 gateway: {mode: Auto}
@@ -179,7 +184,7 @@ func bases(t *testing.T) []base {
 		{pool: read(adoptedPool), policy: read("targetRefs: [{name: p}]")},
 		{pool: read(plainPool), policy: read(plainPolicy)},
 	}
-	for _, pool := range []string{certManagerPool, configMapPool, hubPool} {
+	for _, pool := range []string{certManagerPool, configMapPool, hubPool, foundPool} {
 		list = append(list, base{pool: read(pool), policy: read("targetRefs: [{name: p}]")})
 	}
 	list = append(list, base{pool: read(imagePool), policy: read(

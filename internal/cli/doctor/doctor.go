@@ -158,6 +158,9 @@ func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 			good++
 		case c.Status == "True":
 			good++
+			if c.Type == v1alpha1.ConditionTokensExact && pool.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerAuto && c.Message != "" {
+				d.ok("tokens", name(pool), "%s", c.Message)
+			}
 			continue
 		case status.Absent(&c), c.Status == "Unknown" && (c.Reason == status.ReasonOpen || c.Reason == status.ReasonNoModelList):
 			continue // gateways, open engines and pools without pods are a choice

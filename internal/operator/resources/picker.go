@@ -332,7 +332,8 @@ func (b *builder) tracingEnv() []corev1.EnvVar {
 
 // downloads reports whether the pickers get files from the model hub.
 func (b *builder) downloads() bool {
-	return b.HubEndpoint != "" && b.pool.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerFromHub
+	t := b.pool.Spec.Model.Tokenizer.Type
+	return b.HubEndpoint != "" && (t == v1alpha1.TokenizerFromHub || t == v1alpha1.TokenizerAuto)
 }
 
 // listens reports whether engines connect to the pickers.

@@ -40,7 +40,7 @@ type Config struct {
 	Version string
 	// LogLevel of the pickers: error, warn, info, debug or trace; "" is info.
 	LogLevel string
-	// HubEndpoint is the URL of the model hub from which pickers download files of tokenizers of type Hub; "" for none.
+	// HubEndpoint is the URL of the model hub from which pickers download files of tokenizers of the types Auto and Hub; "" for none.
 	HubEndpoint string
 	// GIE, Routes, CertManager and Provisioning report which optional APIs the cluster has.
 	GIE, Routes, CertManager, Provisioning bool

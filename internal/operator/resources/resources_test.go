@@ -88,6 +88,7 @@ func pools(t *testing.T) map[string]*v1alpha1.InferencePool {
   {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}, podSelector: {matchLabels: {app: prometheus}}},
   {ipBlock: {cidr: 130.211.0.0/22, except: [130.211.1.0/24]}}]}}, picker: {tls: {type: Plaintext}}`),
 		"hub":      small(t, `model: {name: a/b, tokenizer: {type: Hub, hub: {revision: v1, tokenSecretRef: {name: hf, key: token}}}}, selector: {matchLabels: {app: m}}`),
+		"found":    small(t, `model: {name: a/b, tokenizer: {hub: {tokenSecretRef: {name: hf, key: token}}}}, selector: {matchLabels: {app: m}}`),
 		"external": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, picker: {mode: External, external: {serviceName: theirs}}, gateway: {failureMode: FailOpen}`),
 	}
 }
@@ -372,5 +373,29 @@ func TestCertificatesOutliveTheirSecrets(t *testing.T) {
 	}
 	if _, _, later, _, _ := Certificates(p, ca, tls, years); years.Year() < 2036 || bytes.Equal(later, trusted) {
 		t.Errorf("in %s the first CA is all that is trusted", years)
+	}
+}
+
+// TestOnlyPickersThatCanUseAHubHaveOne: with a hub in the installation, those of pools that look for files in it; without one, none.
+func TestOnlyPickersThatCanUseAHubHaveOne(t *testing.T) {
+	for tokenizer, want := range map[string]bool{
+		"{type: Auto}": true, "{type: Hub}": true, "{chatTemplate: a.jinja}": true, "{type: Engine}": false, "{type: None}": false,
+		"{type: Reporter, reporter: {path: /m}}": false,
+	} {
+		for _, endpoint := range []string{"", "https://hub.example.com"} {
+			config := installed
+			config.HubEndpoint = endpoint
+			all, err := Objects(config, Input{Pool: small(t, "model: {name: m, tokenizer: "+tokenizer+"}, selector: {matchLabels: {app: m}}")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := yaml.Marshal(all)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := bytes.Contains(text, []byte("--hub-")); got != (want && endpoint != "") {
+				t.Errorf("%s with the hub %q: flags of a hub %v", tokenizer, endpoint, got)
+			}
+		}
 	}
 }

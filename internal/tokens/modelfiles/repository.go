@@ -33,6 +33,12 @@ var (
 // IsCommit reports whether a revision is the hash of a commit, whose files never change.
 func IsCommit(revision string) bool { return commitName.MatchString(revision) }
 
+// NamesRepository reports whether the name of a model is ORGANIZATION/NAME. Names that people make up, and paths, are seldom of that form.
+func NamesRepository(name string) bool {
+	r := Repository{Name: name}
+	return strings.Contains(name, "/") && r.Check() == nil
+}
+
 // Check reports whether the names can be parts of a URL and of a path. It is the second check: the API has one, too, but objects of
 // another version of it are not checked again.
 func (r *Repository) Check() error {

@@ -15,6 +15,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
 // keeper keeps the promise for one pool, in one goroutine.
@@ -37,6 +38,7 @@ type keeper struct {
 	answers    map[Identity]answers
 	published  *picker.Exact
 	retry      time.Duration
+	chosen     choice
 }
 
 type identified struct {
@@ -204,9 +206,11 @@ type finding struct {
 // prove loads the files and holds ids made of them against the engines'. What is proven goes into exact.
 func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exact *picker.Exact) finding {
 	if !pool.Files.wanted() {
+		k.want(modelfiles.Repository{})
 		return finding{State: NoFiles}
 	}
-	if found, ok := k.model.load(k.config, pool); !ok {
+	found, ok := k.find(pool, present)
+	if !ok {
 		return found
 	}
 	if len(present) == 0 {
@@ -227,7 +231,7 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 		}
 	}
 	made := *exact
-	found := k.compare(ctx, cases, present, &made)
+	found = k.compare(ctx, cases, present, &made)
 	if (found.State == Failed || made.Unproven != 0) && k.outvote(ctx, pool, present, cases) {
 		made = *exact
 		found = k.compare(ctx, cases, present, &made)

@@ -77,12 +77,17 @@ type Files struct {
 	Reporters bool
 	// Repository of a model hub has them; the zero value for none.
 	Repository modelfiles.Repository
+	// Optional: they are used if they are found. Otherwise nothing is wrong.
+	Optional bool
+	// ByRoot: the repository that the engines have the model from is asked for instead, if they report one. Repository.Name can
+	// be empty.
+	ByRoot bool
 	// Template is the file of the chat template that the engines use; empty for the model's own.
 	Template string
 }
 
 func (f *Files) wanted() bool {
-	return f.Dir != "" || f.Set != nil || f.Reporters || f.Repository.Name != "" || f.Missing != nil
+	return f.Optional || f.Dir != "" || f.Set != nil || f.Reporters || f.Repository.Name != "" || f.Missing != nil
 }
 
 // Config of a Manager.
@@ -93,7 +98,10 @@ type Config struct {
 	Publish func(namespace, pool string, exact *picker.Exact)
 	// Handed returns the files that reporters of a pool have sent, and their hash; nil if there are none.
 	Handed func(namespace, pool string) (set modelfiles.Set, hash string)
-	// Fetched returns the directory with the files of a repository of a model hub, and a note on their origin; nil where no hub is
+	// Want is called when a pool wants the files of another repository of a model hub than before, and with the zero value when it
+	// wants none any more; nil is not called.
+	Want func(namespace, pool string, r modelfiles.Repository)
+	// Fetched returns the directory with the files of a repository that is wanted, and a note on their origin; nil where no hub is
 	// asked.
 	Fetched func(modelfiles.Repository) (dir, note string, err error)
 	// CacheBytes bounds what is remembered of the prompts of all pools; 0 is DefaultCacheBytes.
@@ -114,7 +122,7 @@ type State string
 const (
 	// Starting: nothing is known yet.
 	Starting State = "Starting"
-	// NoFiles: none are wanted.
+	// NoFiles: none are wanted, or none were found where none are needed; then the message says why.
 	NoFiles State = "NoFiles"
 	// FilesMissing: files are wanted, and there are none that can be read.
 	FilesMissing State = "FilesMissing"
@@ -174,6 +182,9 @@ func New(c Config) *Manager {
 			return "", "", errors.New("the picker asks no model hub")
 		}
 	}
+	if c.Want == nil {
+		c.Want = func(string, string, modelfiles.Repository) {}
+	}
 	c.cache = sync.OnceValue(func() *tokenizer.Cache { return tokenizer.NewCache(c.CacheBytes) })
 	return &Manager{config: c, pools: map[string]*keeper{}}
 }
@@ -199,6 +210,7 @@ func (m *Manager) Set(pools []Pool) {
 	for _, k := range gone {
 		k.stop()
 		m.config.Publish(k.namespace, k.name, nil)
+		k.want(modelfiles.Repository{})
 	}
 }
 
@@ -254,6 +266,8 @@ const (
 	doubtLimit = 3
 	// firstRetry and lastRetry bound the wait after no engine has answered.
 	firstRetry, lastRetry = time.Second, lookEvery
+	// rechooseEvery is the shortest time between two changes of the repository that engines report: each can download files.
+	rechooseEvery = 5 * time.Minute
 	// identifyTimeout is how long an engine can take to report its identity.
 	identifyTimeout = 2 * time.Second
 	// identifyAtOnce is how many engines are asked that at once.

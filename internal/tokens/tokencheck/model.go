@@ -44,8 +44,8 @@ var settings = []setting{
 }
 
 // load reads the files of a pool, if they have changed. Not ok when there are none to work with.
-func (m *model) load(c *Config, pool *Pool) (failed finding, ok bool) {
-	set, stamp, err := m.read(c, pool)
+func (m *model) load(c *Config, pool *Pool, f *Files) (failed finding, ok bool) {
+	set, stamp, err := m.read(c, pool, f)
 	if err != nil {
 		m.forget()
 		return finding{State: FilesMissing, message: err.Error()}, false
@@ -54,13 +54,13 @@ func (m *model) load(c *Config, pool *Pool) (failed finding, ok bool) {
 		return m.failure, m.tokenizer != nil
 	}
 	hash := set.Hash()
-	if hash == m.hash && m.template == pool.Files.Template {
+	if hash == m.hash && m.template == f.Template {
 		m.stamp = stamp
 		return m.failure, m.tokenizer != nil
 	}
 	origin := m.origin
 	m.forget()
-	m.stamp, m.hash, m.template, m.origin = stamp, hash, pool.Files.Template, origin
+	m.stamp, m.hash, m.template, m.origin = stamp, hash, f.Template, origin
 	t, err := tokenizer.LoadFS(set)
 	if err != nil {
 		m.failure = finding{State: FilesMissing, message: err.Error()}
@@ -80,8 +80,7 @@ func (m *model) load(c *Config, pool *Pool) (failed finding, ok bool) {
 }
 
 // read finds the files; nil when they are those of before.
-func (m *model) read(c *Config, pool *Pool) (set modelfiles.Set, stamp string, err error) {
-	f := &pool.Files
+func (m *model) read(c *Config, pool *Pool, f *Files) (set modelfiles.Set, stamp string, err error) {
 	m.origin = ""
 	switch {
 	case f.Missing != nil:
