@@ -176,6 +176,7 @@ func tokensFound(state tokencheck.State, source, found string) (as tokencheck.St
 		if found != "" {
 			source += "; no files of the model: " + found
 		}
+	case tokencheck.Starting, tokencheck.FilesMissing:
 	}
 	return state, source
 }

@@ -3,7 +3,6 @@ package tokencheck
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
@@ -60,7 +59,7 @@ func (k *keeper) root() (most string) {
 	}
 	delete(count, "")
 	for root, n := range count {
-		if n > count[most] || n == count[most] && strings.Compare(root, most) < 0 {
+		if n > count[most] || n == count[most] && root < most {
 			most = root
 		}
 	}
