@@ -56,7 +56,7 @@ func saved(t *testing.T, files modelfiles.Set) string {
 
 func hubHouse(files Files, hub *fakeHub, pods ...string) *house {
 	h := newHouse(files, pods...)
-	c := h.Manager.config
+	c := h.config
 	c.Want, c.Fetched = hub.want, hub.fetched
 	h.Manager = New(c)
 	return h
@@ -122,15 +122,23 @@ func TestTheWantedRepositoryFollowsTheEngines(t *testing.T) {
 		h := hubHouse(found(""), hub, "a", "b", "c")
 		h.apply()
 		h.expect(t, "before an engine answers", Unproven, false, false)
-		root := func(pod, root string) { h.engine(pod, Identity{Version: "0.24.0", Root: root}, full, settings[0]) }
+		for _, pod := range []string{"a", "b", "c"} {
+			h.engine(pod, Identity{}, full, settings[0])
+			h.forget(pod)
+		}
+		root := func(pod, root string) {
+			h.engines.mu.Lock()
+			defer h.engines.mu.Unlock()
+			h.identity[pod] = Identity{Version: "0.24.0", Root: root}
+		}
 		root("a", "a/one")
 		root("b", "a/one")
 		root("c", "a/liar")
 		time.Sleep(lookEvery)
 		h.expect(t, "with engines", Exact, true, true)
-		for range 20 { // in another order each time it would be another one
-			root("c", "a/liar"+time.Now().Format("05"))
-			time.Sleep(lookEvery)
+		for range 4 { // in another order each time it would be another one
+			root("c", "a/liar"+time.Now().Format("1504"))
+			time.Sleep(rechooseEvery)
 		}
 		if got := hub.wanted(); got != "a/one" {
 			t.Errorf("one engine of three makes the picker ask for %q", got)
@@ -145,13 +153,13 @@ func TestTheWantedRepositoryFollowsTheEngines(t *testing.T) {
 		h.pods("a", "b", "c")
 		h.apply()
 		h.expect(t, "with another model", Exact, true, true)
-		for range 20 {
+		for range 8 {
 			for _, pod := range []string{"a", "b", "c"} {
 				root(pod, "a/x"+time.Now().Format("1504"))
 			}
-			time.Sleep(rechooseEvery / 10)
+			time.Sleep(rechooseEvery / 4)
 		}
-		if n := len(strings.Fields(hub.wanted())); n > 2+20/10 {
+		if n := len(strings.Fields(hub.wanted())); n > 2+8/4 {
 			t.Errorf("engines with ever new roots make the picker ask for %q", hub.wanted())
 		}
 		h.Set(nil)
