@@ -109,6 +109,8 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 		pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{
 			MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
 			LabelSelector: &metav1.LabelSelector{MatchLabels: b.selector()},
+			// Pods that a rollout is about to remove do not count: the new ones could otherwise all have one node in the end.
+			MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
 		})
 	}
 	return pod
