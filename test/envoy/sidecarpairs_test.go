@@ -43,7 +43,7 @@ func startApart(t *testing.T, bare bool, all ...gateway) *apart {
 }
 
 // asks is a request with a prompt that no engine holds.
-func (a *apart) asks(t *testing.T, ctx context.Context, r request) *http.Request {
+func (a *apart) asks(ctx context.Context, t *testing.T, r request) *http.Request {
 	t.Helper()
 	body := strings.Replace(r.body(), `"prompt":[1`, `"prompt":[`+r.id(), 1)
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://envoy/v1/completions", strings.NewReader(body))
@@ -89,7 +89,7 @@ func TestHandoffsByTheSidecar(t *testing.T) {
 		client := a.envoy.client(t, g, http11)
 		for _, stream := range []bool{false, true} {
 			r := newRequest(stream)
-			reply := send(client, a.asks(t, t.Context(), r), nil)
+			reply := send(client, a.asks(t.Context(), t, r), nil)
 			if !reply.whole(stream) || reply.usage.Prompt != r.tokens || reply.usage.Completion != 4 {
 				t.Fatalf("%s: %v", g.name, reply)
 			}
@@ -102,7 +102,7 @@ func TestHandoffsByTheSidecar(t *testing.T) {
 			}
 		}
 		short := request{tokens: 20, stream: true}
-		if reply := send(client, a.asks(t, t.Context(), short), nil); !reply.whole(true) {
+		if reply := send(client, a.asks(t.Context(), t, short), nil); !reply.whole(true) {
 			t.Fatalf("%s: %v", g.name, reply)
 		}
 		if p, _ := a.at(short); p != 0 {
@@ -137,7 +137,7 @@ func TestFailuresOfHandoffsByTheSidecar(t *testing.T) {
 			for i, status := range tc.status {
 				r := newRequest(i%2 == 0)
 				tc.fail(a, r)
-				if reply := send(client, a.asks(t, t.Context(), r), nil); reply.status != status || status == 200 && !reply.whole(r.stream) {
+				if reply := send(client, a.asks(t.Context(), t, r), nil); reply.status != status || status == 200 && !reply.whole(r.stream) {
 					t.Errorf("request %d: %v, want %d", i, reply, status)
 				}
 			}
@@ -158,7 +158,7 @@ func TestClientsThatLeaveEndBothLegs(t *testing.T) {
 	g := best()
 	a := startApart(t, false, g)
 	client := a.envoy.client(t, g, http11)
-	if reply := send(client, a.asks(t, t.Context(), newRequest(true)), nil); !reply.whole(true) { // the picker knows that answers are shown
+	if reply := send(client, a.asks(t.Context(), t, newRequest(true)), nil); !reply.whole(true) { // the picker knows that answers are shown
 		t.Fatal(reply)
 	}
 	for i, e := range []*engine{a.prefill, a.decode} {
@@ -169,7 +169,7 @@ func TestClientsThatLeaveEndBothLegs(t *testing.T) {
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			if answer, err := client.Do(a.asks(t, ctx, r)); err == nil {
+			if answer, err := client.Do(a.asks(ctx, t, r)); err == nil {
 				_, _ = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 			}
