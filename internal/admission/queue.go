@@ -64,6 +64,9 @@ type flow struct {
 	since   time.Time  // when it last began to wait
 	claim   claim
 	index   int // in level.active, -1 while nothing waits
+	// elsewhere: the flow is in level.elsewhere. reported is when its requests were last reported to wait at other replicas; zero if none do.
+	elsewhere bool
+	reported  time.Time
 }
 
 // backlog is the waiting work, divided by the flow's weight.
@@ -80,6 +83,7 @@ type level struct {
 	recent recent
 	// claimants are the flows with a claim, and some whose claim has expired.
 	claimants []*flow
+	elsewhere []*flow // whose requests wait at other replicas, and some whose requests no longer do
 }
 
 // Queue holds the requests that wait for one pool. The zero value with its Limits set is ready. It is not safe for concurrent use.
@@ -94,6 +98,12 @@ type Queue struct {
 	opened    time.Time // when the pool was served again
 	refused   time.Time // when a request was last refused because it had waited too long
 	closed    bool
+}
+
+// Waits reports whether requests of a tenant wait at a level.
+func (q *Queue) Waits(number int, tenant string) bool {
+	l := q.find(number)
+	return l != nil && l.flows[tenant] != nil && l.flows[tenant].index >= 0
 }
 
 // Len is the number of waiting requests.
@@ -164,7 +174,7 @@ func (q *Queue) Charge(now time.Time, t *Ticket) {
 
 // begin raises the virtual time of an empty flow to the earliest from which it can start: that of CatchUp ago.
 func (f *flow) begin(now time.Time, catchUp time.Duration) {
-	if f.index < 0 {
+	if f.index < 0 && f.reported.IsZero() {
 		f.virtual = max(f.virtual, f.level.recent.ago(now, catchUp, f.level.clock))
 	}
 }
@@ -354,11 +364,11 @@ func (l *level) flow(t *Ticket) *flow {
 func (l *level) forget() {
 	const most = 1024
 	for _, all := range []bool{false, true} {
-		if len(l.flows) < 2*len(l.active)+most {
+		if len(l.flows) < 2*(len(l.active)+len(l.elsewhere))+most {
 			return
 		}
 		for tenant, f := range l.flows {
-			if f.index < 0 && (all || f.virtual <= l.clock) {
+			if f.index < 0 && !f.elsewhere && (all || f.virtual <= l.clock) {
 				delete(l.flows, tenant)
 			}
 		}

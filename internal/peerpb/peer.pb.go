@@ -630,8 +630,10 @@ type Usage struct {
 	// Requests in flight.
 	UnderWay uint32 `protobuf:"varint,5,opt,name=under_way,json=underWay,proto3" json:"under_way,omitempty"`
 	// What is left of the tenant's rates, for pickers that have no usage of the tenant yet; negative values are debt.
-	RequestsLeft  float64 `protobuf:"fixed64,6,opt,name=requests_left,json=requestsLeft,proto3" json:"requests_left,omitempty"`
-	TokensLeft    float64 `protobuf:"fixed64,7,opt,name=tokens_left,json=tokensLeft,proto3" json:"tokens_left,omitempty"`
+	RequestsLeft float64 `protobuf:"fixed64,6,opt,name=requests_left,json=requestsLeft,proto3" json:"requests_left,omitempty"`
+	TokensLeft   float64 `protobuf:"fixed64,7,opt,name=tokens_left,json=tokensLeft,proto3" json:"tokens_left,omitempty"`
+	// The pool's queue, by priority level. Older pickers send nothing.
+	Queued        []*Queued `protobuf:"bytes,8,rep,name=queued,proto3" json:"queued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -715,6 +717,76 @@ func (x *Usage) GetTokensLeft() float64 {
 	return 0
 }
 
+func (x *Usage) GetQueued() []*Queued {
+	if x != nil {
+		return x.Queued
+	}
+	return nil
+}
+
+// Queued is what the picker's queue has for a tenant at a priority level.
+type Queued struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Level int32                  `protobuf:"zigzag32,1,opt,name=level,proto3" json:"level,omitempty"`
+	// Uncached prompt tokens that have left the queue since the picker started.
+	Served uint64 `protobuf:"varint,2,opt,name=served,proto3" json:"served,omitempty"`
+	// Requests wait.
+	Waiting       bool `protobuf:"varint,3,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Queued) Reset() {
+	*x = Queued{}
+	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Queued) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Queued) ProtoMessage() {}
+
+func (x *Queued) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Queued.ProtoReflect.Descriptor instead.
+func (*Queued) Descriptor() ([]byte, []int) {
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Queued) GetLevel() int32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *Queued) GetServed() uint64 {
+	if x != nil {
+		return x.Served
+	}
+	return 0
+}
+
+func (x *Queued) GetWaiting() bool {
+	if x != nil {
+		return x.Waiting
+	}
+	return false
+}
+
 // Load is the load that the picker has placed on one endpoint.
 type Load struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -744,7 +816,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +828,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[9]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +841,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{9}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Load) GetPool() string {
@@ -868,7 +940,7 @@ type Work struct {
 
 func (x *Work) Reset() {
 	*x = Work{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +952,7 @@ func (x *Work) String() string {
 func (*Work) ProtoMessage() {}
 
 func (x *Work) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[10]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +965,7 @@ func (x *Work) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Work.ProtoReflect.Descriptor instead.
 func (*Work) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{10}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Work) GetTokens() uint64 {
@@ -938,7 +1010,7 @@ type Assumption struct {
 
 func (x *Assumption) Reset() {
 	*x = Assumption{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -950,7 +1022,7 @@ func (x *Assumption) String() string {
 func (*Assumption) ProtoMessage() {}
 
 func (x *Assumption) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[11]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -963,7 +1035,7 @@ func (x *Assumption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assumption.ProtoReflect.Descriptor instead.
 func (*Assumption) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{11}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Assumption) GetId() uint64 {
@@ -1038,7 +1110,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1122,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[12]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1135,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{12}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Want) GetPool() string {
@@ -1123,7 +1195,7 @@ type Loan struct {
 
 func (x *Loan) Reset() {
 	*x = Loan{}
-	mi := &file_internal_peerpb_peer_proto_msgTypes[13]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1207,7 @@ func (x *Loan) String() string {
 func (*Loan) ProtoMessage() {}
 
 func (x *Loan) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peerpb_peer_proto_msgTypes[13]
+	mi := &file_internal_peerpb_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1220,7 @@ func (x *Loan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loan.ProtoReflect.Descriptor instead.
 func (*Loan) Descriptor() ([]byte, []int) {
-	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{13}
+	return file_internal_peerpb_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Loan) GetAt() *reportpb.Position {
@@ -1218,7 +1290,7 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\bsessions\x18\x02 \x03(\x06R\bsessions\x12\x1c\n" +
 	"\tendpoints\x18\x03 \x03(\x06R\tendpoints\x12+\n" +
 	"\x11idle_milliseconds\x18\x04 \x03(\rR\x10idleMilliseconds\x12\x16\n" +
-	"\x06stamps\x18\x05 \x03(\x06R\x06stamps\"\xca\x01\n" +
+	"\x06stamps\x18\x05 \x03(\x06R\x06stamps\"\xfa\x01\n" +
 	"\x05Usage\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -1227,7 +1299,12 @@ const file_internal_peerpb_peer_proto_rawDesc = "" +
 	"\tunder_way\x18\x05 \x01(\rR\bunderWay\x12#\n" +
 	"\rrequests_left\x18\x06 \x01(\x01R\frequestsLeft\x12\x1f\n" +
 	"\vtokens_left\x18\a \x01(\x01R\n" +
-	"tokensLeft\"\xaa\x03\n" +
+	"tokensLeft\x12.\n" +
+	"\x06queued\x18\b \x03(\v2\x16.kvasir.peer.v1.QueuedR\x06queued\"P\n" +
+	"\x06Queued\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\x11R\x05level\x12\x16\n" +
+	"\x06served\x18\x02 \x01(\x04R\x06served\x12\x18\n" +
+	"\awaiting\x18\x03 \x01(\bR\awaiting\"\xaa\x03\n" +
 	"\x04Load\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x12\n" +
@@ -1281,7 +1358,7 @@ func file_internal_peerpb_peer_proto_rawDescGZIP() []byte {
 	return file_internal_peerpb_peer_proto_rawDescData
 }
 
-var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_internal_peerpb_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_internal_peerpb_peer_proto_goTypes = []any{
 	(*PeerMessage)(nil),       // 0: kvasir.peer.v1.PeerMessage
 	(*Hello)(nil),             // 1: kvasir.peer.v1.Hello
@@ -1292,32 +1369,34 @@ var file_internal_peerpb_peer_proto_goTypes = []any{
 	(*Recalled)(nil),          // 6: kvasir.peer.v1.Recalled
 	(*Homes)(nil),             // 7: kvasir.peer.v1.Homes
 	(*Usage)(nil),             // 8: kvasir.peer.v1.Usage
-	(*Load)(nil),              // 9: kvasir.peer.v1.Load
-	(*Work)(nil),              // 10: kvasir.peer.v1.Work
-	(*Assumption)(nil),        // 11: kvasir.peer.v1.Assumption
-	(*Want)(nil),              // 12: kvasir.peer.v1.Want
-	(*Loan)(nil),              // 13: kvasir.peer.v1.Loan
-	(*reportpb.Position)(nil), // 14: kvasir.report.v1.Position
-	(*reportpb.Change)(nil),   // 15: kvasir.report.v1.Change
+	(*Queued)(nil),            // 9: kvasir.peer.v1.Queued
+	(*Load)(nil),              // 10: kvasir.peer.v1.Load
+	(*Work)(nil),              // 11: kvasir.peer.v1.Work
+	(*Assumption)(nil),        // 12: kvasir.peer.v1.Assumption
+	(*Want)(nil),              // 13: kvasir.peer.v1.Want
+	(*Loan)(nil),              // 14: kvasir.peer.v1.Loan
+	(*reportpb.Position)(nil), // 15: kvasir.report.v1.Position
+	(*reportpb.Change)(nil),   // 16: kvasir.report.v1.Change
 }
 var file_internal_peerpb_peer_proto_depIdxs = []int32{
 	1,  // 0: kvasir.peer.v1.PeerMessage.hello:type_name -> kvasir.peer.v1.Hello
 	3,  // 1: kvasir.peer.v1.PeerMessage.update:type_name -> kvasir.peer.v1.Update
-	9,  // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
-	11, // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
+	10, // 2: kvasir.peer.v1.Update.loads:type_name -> kvasir.peer.v1.Load
+	12, // 3: kvasir.peer.v1.Update.assumptions:type_name -> kvasir.peer.v1.Assumption
 	8,  // 4: kvasir.peer.v1.Update.usages:type_name -> kvasir.peer.v1.Usage
 	7,  // 5: kvasir.peer.v1.Update.homes:type_name -> kvasir.peer.v1.Homes
 	4,  // 6: kvasir.peer.v1.Update.routed:type_name -> kvasir.peer.v1.Routed
 	4,  // 7: kvasir.peer.v1.Recalled.routed:type_name -> kvasir.peer.v1.Routed
-	10, // 8: kvasir.peer.v1.Load.pending:type_name -> kvasir.peer.v1.Work
-	10, // 9: kvasir.peer.v1.Load.head:type_name -> kvasir.peer.v1.Work
-	14, // 10: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
-	15, // 11: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	9,  // 8: kvasir.peer.v1.Usage.queued:type_name -> kvasir.peer.v1.Queued
+	11, // 9: kvasir.peer.v1.Load.pending:type_name -> kvasir.peer.v1.Work
+	11, // 10: kvasir.peer.v1.Load.head:type_name -> kvasir.peer.v1.Work
+	15, // 11: kvasir.peer.v1.Loan.at:type_name -> kvasir.report.v1.Position
+	16, // 12: kvasir.peer.v1.Loan.changes:type_name -> kvasir.report.v1.Change
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_internal_peerpb_peer_proto_init() }
@@ -1335,7 +1414,7 @@ func file_internal_peerpb_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_peerpb_peer_proto_rawDesc), len(file_internal_peerpb_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -29,6 +29,8 @@ type admissionQueue struct {
 	// view is the pool as last applied, nil when it was removed.
 	view    atomic.Pointer[view]
 	waiting atomic.Int64 // len(waiters), to be read without the lock
+	// elsewhere: requests wait at other replicas, so that those here have their turns with them.
+	elsewhere atomic.Bool
 
 	now timeNow
 
@@ -113,7 +115,7 @@ func (p *Picker) passOrQueue(q *admissionQueue, s *scratch, state *pickState) (*
 	if spec.Slowdown > 0 {
 		return p.queueInTime(v, s, state, now)
 	}
-	if q.waiting.Load() == 0 && v.goes(now, s, state) {
+	if q.waiting.Load() == 0 && !q.elsewhere.Load() && v.goes(now, s, state) {
 		return v, nil, nil
 	}
 	defer v.unpin()
@@ -230,6 +232,8 @@ func (q *admissionQueue) look() {
 		return // the next look is when that one is booked
 	}
 	now := q.now()
+	turns := q.tickets.Elsewhere(now)
+	q.elsewhere.Store(len(turns) > 0)
 	q.scratch.candidates = v.eligible(now, &place{v: v}, nil, &q.scratch)
 	open := len(q.scratch.candidates) > 0 && !v.newToGateways(now)
 	for _, t := range q.tickets.Expire(now, open) {
@@ -247,8 +251,10 @@ func (q *admissionQueue) look() {
 		q.handOver()
 		return
 	}
-	for t := q.next(now, v); t != nil; t = q.next(now, v) {
-		q.tickets.TakeFor(now, t, q.waiters[t].placement.work.tokens)
+	for t := q.next(now, v, turns); t != nil; t = q.next(now, v, turns) {
+		work := q.waiters[t].placement.work.tokens
+		q.tickets.TakeFor(now, t, work)
+		q.publish(v, t, max(1, work))
 		q.flow.Passed(now, t)
 		q.placing++
 		q.stats.Waited++
@@ -279,6 +285,7 @@ func (q *admissionQueue) push(now time.Time, v *view, w *waiter) {
 	q.tickets.Limits = v.spec.Policy.Admission.Limits
 	q.tickets.Limits.CatchUp = catchUp
 	q.waiters[&w.ticket] = w
+	defer q.publish(v, &w.ticket, 0)
 	for _, t := range q.tickets.Push(now, &w.ticket) {
 		q.stats.Shed++
 		q.end(t, queueFull(v.spec.Name, q.flow.RetryAfter(now, q.tickets.Tokens())))
@@ -313,6 +320,9 @@ func (q *admissionQueue) end(t *admission.Ticket, verdict error) {
 	q.waiting.Store(int64(len(q.waiters)))
 	if q.leader == w {
 		q.leader = nil
+	}
+	if v := q.view.Load(); v != nil {
+		q.publish(v, t, 0)
 	}
 	w.over <- verdict
 }

@@ -1,9 +1,11 @@
 package picker
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/admission"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
@@ -133,10 +135,10 @@ func (d *Decision) publishRouted(t *Target, h *history, chunks []routinghistory.
 	})
 }
 
-// Meters calls f for every pool that has tenants: the usage that is sent to peers.
+// Meters calls f for every pool that has tenants or a queue: the usage that is sent to peers.
 func (p *Picker) Meters(f func(pool string, m *tenant.Meters)) {
 	for _, v := range p.current.Load().pools {
-		if v.spec.Policy.Admission.Tenants != nil {
+		if a := &v.spec.Policy.Admission; a.Tenants != nil || a.Queue {
 			f(v.name, &v.meters)
 		}
 	}
@@ -145,18 +147,68 @@ func (p *Picker) Meters(f func(pool string, m *tenant.Meters)) {
 // Spent implements replicas.Tenants.
 func (p *Picker) Spent(now time.Time, pool string, peer uint64, name string, u tenant.Usage) {
 	v := p.named(pool)
-	if v == nil || v.spec.Policy.Admission.Tenants == nil {
+	if v == nil {
 		return
 	}
-	if class := v.spec.Policy.Admission.Tenants.classOf(name); class != nil {
-		v.meters.Merge(now, peer, name, u, class)
+	a := &v.spec.Policy.Admission
+	class := a.classOf(name)
+	if class == nil {
+		return
 	}
+	u.Queued = slices.DeleteFunc(u.Queued, func(x tenant.Queued) bool { return !a.waits() || !a.has(x.Level, class) })
+	news := v.meters.Merge(now, peer, name, u, class)
+	q := &v.admission
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.tickets.Limits.CatchUp = catchUp
+	for _, x := range news {
+		if x.Served > 0 {
+			q.tickets.ServedElsewhere(now, x.Level, name, class.Weight, float64(x.Served))
+		}
+		waits := v.meters.Elsewhere(name, x.Level)
+		q.tickets.WaitsElsewhere(now, x.Level, name, class.Weight, waits)
+		if waits {
+			q.elsewhere.Store(true) // until a look finds otherwise
+		}
+	}
+}
+
+// classOf is the class of a tenant, nil for one that there is not.
+func (a *AdmissionSpec) classOf(name string) *tenant.Class {
+	switch {
+	case a.Tenants != nil:
+		return a.Tenants.classOf(name)
+	case name == "":
+		return everybody
+	}
+	return nil
+}
+
+// publish reports to peers what has left the queue for the tenant of a ticket, in tokens, and whether its requests wait. q.mu is held.
+func (q *admissionQueue) publish(v *view, t *admission.Ticket, served float64) {
+	if v.peers != nil && v.spec.Policy.Admission.waits() &&
+		v.meters.Queue(q.now(), t.Tenant, t.Level, served, q.tickets.Waits(t.Level, t.Tenant)) {
+		v.peers.Changed()
+	}
+}
+
+// recount finds out again which requests wait at other replicas, after one has left or the policy has changed.
+func (q *admissionQueue) recount(v *view) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now, a := q.now(), &v.spec.Policy.Admission
+	q.tickets.EachElsewhere(func(level int, name string) {
+		class := a.classOf(name)
+		waits := class != nil && a.waits() && a.has(level, class) && v.meters.Elsewhere(name, level)
+		q.tickets.WaitsElsewhere(now, level, name, cmp.Or(class, everybody).Weight, waits)
+	})
 }
 
 // Lost implements replicas.Tenants.
 func (p *Picker) Lost(peer uint64) {
 	for _, v := range p.current.Load().pools {
 		v.meters.Lost(peer)
+		v.admission.recount(v)
 	}
 }
 

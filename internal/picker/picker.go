@@ -159,6 +159,7 @@ func (p *Picker) Apply(specs []Spec, routes ...modelroute.Route) error {
 	p.current.Store(next)
 	var replaced []*view
 	for _, v := range next.pools {
+		v.admission.recount(v)
 		v.admission.look()
 	}
 	for _, old := range before.pools {

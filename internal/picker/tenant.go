@@ -171,6 +171,22 @@ func (a *AdmissionSpec) priority(name string, c *tenant.Class) (level int, ttl t
 	return p.Level, p.TTL
 }
 
+// has reports whether requests of a class can have a level.
+func (a *AdmissionSpec) has(level int, c *tenant.Class) bool {
+	if c.Capped && level >= c.MaxLevel {
+		return level == c.MaxLevel
+	}
+	if level == a.Default.Level {
+		return true
+	}
+	for _, p := range a.Priorities {
+		if level == p.Level {
+			return true
+		}
+	}
+	return false
+}
+
 // Authorization returns the header that a request gets on its way to an engine: the engine's key, or none where tenants use
 // keys of Kvasir. own means that the client's header stays; otherwise its APIKeyHeader must be removed too. Tenants were
 // checked here, so their requests get the engine's key even where other clients must send it themselves.

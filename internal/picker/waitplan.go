@@ -35,6 +35,9 @@ const (
 	// A request that has waited for more than overduePart of its time to live is overtaken at most mostOvertaken times more. If its endpoint
 	// has room for some of its sequences only, that room is kept for it then.
 	overduePart, mostOvertaken = 0.5, 3
+	// A request whose turn comes after that of others, which wait at other replicas, has only this part of the wait budget. So an endpoint
+	// has room for the others first, and none stays idle: what they do not use is used for it, too, and reports can be late or wrong.
+	yieldPart = 2
 	// overtakenEnough is the cost of such a request: less than any other.
 	overtakenEnough = -1e9
 )
@@ -97,8 +100,13 @@ func (v *view) isFull(now time.Time, i int, l *load.View) bool {
 // begin the prefill within the wait budget. Where requests do not wait, every endpoint is sent what is chosen for it. Of several
 // sequences, one that serves nothing decides itself: there will never be more room.
 func (v *view) takes(now time.Time, i int, l *load.View, sequences int) bool {
+	return v.takesWithin(now, i, l, sequences, v.spec.Policy.Admission.WaitBudget)
+}
+
+// takesWithin is takes with another wait budget.
+func (v *view) takesWithin(now time.Time, i int, l *load.View, sequences int, budget time.Duration) bool {
 	a := &v.spec.Policy.Admission
-	return !a.waits() || admission.Backlog(l) <= a.WaitBudget &&
+	return !a.waits() || admission.Backlog(l) <= budget &&
 		(v.members[i].ceiling.places(now, l) >= sequences || sequences > 1 && l.Sequences == 0) &&
 		(l.KVUsage <= v.spec.Policy.MaxKVUsage || l.InFlight == 0)
 }
@@ -192,8 +200,9 @@ func (v *view) order(s *scratch, question *policy.Request, now time.Time) {
 
 // next is the waiting request to release now, nil if none can be: of the tenants whose requests can be released the one
 // whose turn it is, and of its requests the one with the shortest prefill, because a prompt that is cached now can be evicted
-// while it waits. g.scratch has the candidates of the base model. q.mu is held.
-func (q *admissionQueue) next(now time.Time, v *view) *admission.Ticket {
+// while it waits. It yields to the turns of requests that wait at other replicas (yieldPart). g.scratch has the candidates of
+// the base model. q.mu is held.
+func (q *admissionQueue) next(now time.Time, v *view, turns []admission.Turn) *admission.Ticket {
 	if !v.spec.Policy.Admission.Queue {
 		return q.tickets.Next()
 	}
@@ -202,10 +211,14 @@ func (q *admissionQueue) next(now time.Time, v *view) *admission.Ticket {
 	}
 	q.looks++
 	l := look{
-		queue: q, now: now, view: v, left: maxPlaced, toCompare: maxCompared,
+		queue: q, now: now, view: v, turns: turns, left: maxPlaced, toCompare: maxCompared,
 		base: lookBase{append([]policy.Candidate(nil), q.scratch.candidates...), append([]int(nil), q.scratch.index...)},
 	}
-	l.free = v.free(now, &l.base)
+	budget := v.spec.Policy.Admission.WaitBudget
+	l.free = v.free(now, &l.base, budget)
+	if len(turns) > 0 {
+		l.spare = v.free(now, &l.base, budget/yieldPart)
+	}
 	if len(l.base.candidates) > 0 && !slices.Contains(l.free, true) {
 		return nil
 	}
@@ -229,17 +242,17 @@ type lookBase struct {
 	index      []int
 }
 
-// free reports for each of the pool's endpoints whether it can be sent a request of one sequence now. Endpoints that are no
-// candidates of the base model count too: a gateway's subset can consist of them.
-func (v *view) free(now time.Time, base *lookBase) []bool {
+// free reports for each of the pool's endpoints whether it can be sent a request of one sequence now, within a wait budget. Endpoints that are
+// no candidates of the base model count too: a gateway's subset can consist of them.
+func (v *view) free(now time.Time, base *lookBase, budget time.Duration) []bool {
 	free, read := make([]bool, len(v.members)), make([]bool, len(v.members))
 	for c, i := range base.index {
-		free[i], read[i] = v.takes(now, i, &base.candidates[c].Load, 1), true
+		free[i], read[i] = v.takesWithin(now, i, &base.candidates[c].Load, 1, budget), true
 	}
 	for i, m := range v.members {
 		if !read[i] && v.spec.Endpoints[i].Pickable() {
 			l := m.load.View(now)
-			free[i] = v.takes(now, i, &l, 1)
+			free[i] = v.takesWithin(now, i, &l, 1, budget)
 		}
 	}
 	return free
@@ -251,7 +264,9 @@ type look struct {
 	now   time.Time
 	view  *view
 	base  lookBase
-	free  []bool   // by endpoint: it can be sent a request of one sequence
+	free  []bool // by endpoint: it can be sent a request of one sequence
+	spare []bool // the same for requests that yield to turns
+	turns []admission.Turn
 	ahead []queued // by endpoint: the work of requests that wait for it
 	// left is how many placements can be computed, and toCompare how many prompts can be compared with endpoints.
 	left, toCompare int
@@ -271,6 +286,7 @@ func (l *look) choose() (chosen *waiter) {
 	l.kept = resize(l.kept, len(l.view.members))
 	clear(l.kept)
 	l.queue.tickets.EachTenant(func(tickets []*admission.Ticket) bool {
+		yields := tickets[0].Yields(l.turns)
 		l.order = l.order[:0]
 		for _, t := range tickets {
 			l.order = append(l.order, l.queue.waiters[t])
@@ -289,6 +305,8 @@ func (l *look) choose() (chosen *waiter) {
 			case !l.takes(p.endpoint, w.sequences):
 				l.ahead[p.endpoint].add(&p.work)
 				l.keepFor(w)
+			case yields && !l.takesYielding(p.endpoint, w.sequences):
+				l.ahead[p.endpoint].add(&p.work)
 			case chosen == nil:
 				chosen = w
 			case w.late(l.now):
@@ -335,6 +353,15 @@ func (l *look) takes(endpoint, sequences int) bool {
 	}
 	at := l.view.members[endpoint].load.View(l.now)
 	return l.view.takes(l.now, endpoint, &at, sequences)
+}
+
+// takesYielding is takes for a request whose turn comes after that of others, which wait at other replicas.
+func (l *look) takesYielding(endpoint, sequences int) bool {
+	if !l.spare[endpoint] || sequences == 1 {
+		return l.spare[endpoint]
+	}
+	at := l.view.members[endpoint].load.View(l.now)
+	return l.view.takesWithin(l.now, endpoint, &at, sequences, l.view.spec.Policy.Admission.WaitBudget/yieldPart)
 }
 
 // cost orders the requests of a tenant, the lowest first: the seconds of its own prefill less what its wait outweighs. One

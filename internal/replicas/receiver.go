@@ -137,7 +137,7 @@ func check(u *pb.Update) error {
 	}
 	for _, x := range u.GetUsages() {
 		if len(x.GetPool()) > maxName || len(x.GetTenant()) > tenant.MaxName || x.GetUnderWay() > maxRequests ||
-			math.IsNaN(x.GetRequestsLeft()) || math.IsNaN(x.GetTokensLeft()) {
+			math.IsNaN(x.GetRequestsLeft()) || math.IsNaN(x.GetTokensLeft()) || len(x.GetQueued()) > tenant.MaxQueued {
 			return errors.New("an impossible usage")
 		}
 	}
@@ -213,9 +213,16 @@ func (r *Receiver) takeUsages(now time.Time, u *pb.Update) {
 		r.metered = true
 		r.inbox.tenants.Spent(now, x.GetPool(), r.life, x.GetTenant(), tenant.Usage{
 			Requests: x.GetRequests(), Tokens: x.GetTokens(), UnderWay: int(x.GetUnderWay()),
-			RequestsLeft: x.GetRequestsLeft(), TokensLeft: x.GetTokensLeft(),
+			RequestsLeft: x.GetRequestsLeft(), TokensLeft: x.GetTokensLeft(), Queued: queuedOf(x.GetQueued()),
 		})
 	}
+}
+
+func queuedOf(list []*pb.Queued) (out []tenant.Queued) {
+	for _, x := range list {
+		out = append(out, tenant.Queued{Level: int(x.GetLevel()), Served: x.GetServed(), Waiting: x.GetWaiting()})
+	}
+	return out
 }
 
 // takeHomes passes on where requests of sessions went. mu is held.

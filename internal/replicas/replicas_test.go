@@ -10,6 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	pb "github.com/kvasir-dev/kvasir/internal/peerpb"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 func keys(first, n int) []kvblock.Key {
@@ -341,7 +342,9 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"no such rank":           update(&pb.Load{Pool: pool, Pod: "pod-0", Rank: maxRank + 1}),
 		"a long name":            update(&pb.Load{Pool: string(make([]byte, maxName+1))}),
 		"too many keys":          {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Assumptions: []*pb.Assumption{{Id: 1, Keys: make([]uint64, MaxKeys+1)}}}}},
-		"an assumption of none":  {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Assumptions: []*pb.Assumption{{}}}}},
+		"too many levels": {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Usages: []*pb.Usage{
+			{Pool: pool, Tenant: "t", Queued: make([]*pb.Queued, tenant.MaxQueued+1)}}}}},
+		"an assumption of none": {Kind: &pb.PeerMessage_Update{Update: &pb.Update{Seq: 1, Assumptions: []*pb.Assumption{{}}}}},
 	} {
 		if err := r.Handle(w.now, m); err == nil {
 			t.Errorf("%s was taken", name)

@@ -43,7 +43,7 @@ const (
 // Loads calls f for every endpoint of every pool (namespace/name).
 type Loads func(f func(pool string, id endpoint.ID, t *load.Tracker))
 
-// Meters calls f for every pool (namespace/name) that has tenants.
+// Meters calls f for every pool (namespace/name) that has tenants or a queue.
 type Meters func(f func(pool string, m *tenant.Meters))
 
 // Homes calls f for every pool (namespace/name): where the requests of its sessions went.
@@ -207,13 +207,20 @@ func (s *Sender) addUsages(u *pb.Update) (more bool) {
 		upTo, rest := m.Since(at.upTo, maxUsages-len(u.Usages), func(name string, use tenant.Usage) {
 			u.Usages = append(u.Usages, &pb.Usage{
 				Pool: pool, Tenant: name, Requests: use.Requests, Tokens: use.Tokens, UnderWay: uint32(max(0, use.UnderWay)),
-				RequestsLeft: use.RequestsLeft, TokensLeft: use.TokensLeft,
+				RequestsLeft: use.RequestsLeft, TokensLeft: use.TokensLeft, Queued: queuedMessages(use.Queued),
 			})
 		})
 		at.upTo, more = upTo, more || rest
 		s.spent[m] = at
 	})
 	return more
+}
+
+func queuedMessages(list []tenant.Queued) (out []*pb.Queued) {
+	for _, x := range list {
+		out = append(out, &pb.Queued{Level: int32(x.Level), Served: x.Served, Waiting: x.Waiting})
+	}
+	return out
 }
 
 // addHomes adds where the requests of sessions went since the last update to the peer. It returns whether there is more.

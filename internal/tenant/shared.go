@@ -3,6 +3,7 @@ package tenant
 import (
 	"container/list"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -18,6 +19,73 @@ type Usage struct {
 	UnderWay int
 	// RequestsLeft and TokensLeft are what was left of the rates; infinite without one.
 	RequestsLeft, TokensLeft float64
+	// Queued is what the replica's queue has for the tenant, by priority level. It must not change.
+	Queued []Queued
+}
+
+// Queued is what a replica's queue has for a tenant at a priority level.
+type Queued struct {
+	Level int
+	// Served is the work that has left the queue since the replica started, in uncached prompt tokens.
+	Served uint64
+	// Waiting: requests wait.
+	Waiting bool
+}
+
+// MaxQueued bounds the levels of a tenant: those of a policy's 16 priorities, its default, and the highest of a class.
+const MaxQueued = 18
+
+// Queue changes what this replica's queue has for a tenant at a level: waiting is whether requests wait, and served is added. What is
+// beyond MaxQueued levels is not reported. It returns whether something has changed.
+func (ms *Meters) Queue(now time.Time, name string, level int, served float64, waiting bool) bool {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	m := ms.meter(now, name)
+	i := slices.IndexFunc(m.total.Queued, func(x Queued) bool { return x.Level == level })
+	if i >= 0 && served <= 0 && m.total.Queued[i].Waiting == waiting || i < 0 && len(m.total.Queued) >= MaxQueued {
+		return false
+	}
+	list := slices.Clone(m.total.Queued)
+	if i < 0 {
+		i, list = len(list), append(list, Queued{Level: level})
+	}
+	list[i].Served += uint64(max(0, served))
+	list[i].Waiting = waiting
+	m.total.Queued = list
+	ms.changed(m)
+	return true
+}
+
+// Elsewhere reports whether requests of a tenant wait at a level of other replicas.
+func (ms *Meters) Elsewhere(name string, level int) bool {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	m := ms.meters[name]
+	if m == nil {
+		return false
+	}
+	for _, u := range m.others {
+		if slices.ContainsFunc(u.Queued, func(x Queued) bool { return x.Level == level && x.Waiting }) {
+			return true
+		}
+	}
+	return false
+}
+
+// servedSince are the levels of a report, each with the work that was served since an earlier report of the same replica. The first report
+// of a level, and one of a replica that has forgotten the tenant, counts as none.
+func (u *Usage) servedSince(before *Usage) []Queued {
+	list := slices.Clone(u.Queued)
+	for i := range list {
+		x := &list[i]
+		at := slices.IndexFunc(before.Queued, func(b Queued) bool { return b.Level == x.Level })
+		if at < 0 {
+			x.Served = 0
+		} else {
+			x.Served -= min(x.Served, before.Queued[at].Served)
+		}
+	}
+	return list
 }
 
 // maxOthers bounds the lives of other replicas that are remembered of a tenant.
@@ -69,14 +137,14 @@ func (b *bucket) known() float64 {
 }
 
 // Merge takes what another replica has reported about a tenant of a class. peer is that replica's life. The first report of
-// a replica is not counted, but afterwards no more is left than it reported.
-func (ms *Meters) Merge(now time.Time, peer uint64, name string, u Usage, c *Class) {
+// a replica is not counted, but afterwards no more is left than it reported. Merge returns u.Queued with the work since the last report.
+func (ms *Meters) Merge(now time.Time, peer uint64, name string, u Usage, c *Class) []Queued {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	m := ms.meter(now, name)
 	before, known := m.others[peer]
 	if !known && len(m.others) >= maxOthers {
-		return
+		return nil
 	}
 	if m.others == nil {
 		m.others = map[uint64]Usage{}
@@ -91,6 +159,7 @@ func (ms *Meters) Merge(now time.Time, peer uint64, name string, u Usage, c *Cla
 		m.tokens.fill(now, rate)
 		m.tokens.merge(known, before.Tokens, u.Tokens, u.TokensLeft)
 	}
+	return u.servedSince(&before)
 }
 
 // merge takes off what another replica has used meanwhile. A replica that has forgotten the tenant counts from 0 again.
@@ -105,14 +174,14 @@ func (b *bucket) merge(known bool, before, after uint64, left float64) {
 	}
 }
 
-// Lost records that another replica has left: nothing of it is under way.
+// Lost records that another replica has left: nothing of it is under way or waits.
 func (ms *Meters) Lost(peer uint64) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	for _, m := range ms.meters {
 		if u, ok := m.others[peer]; ok {
 			m.theirs -= u.UnderWay
-			u.UnderWay = 0
+			u.UnderWay, u.Queued = 0, nil
 			m.others[peer] = u
 		}
 	}

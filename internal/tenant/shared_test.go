@@ -124,3 +124,88 @@ func TestSinceTellsEachChangeOnce(t *testing.T) {
 		at = upTo
 	}
 }
+
+// TestWhatOthersServeIsReportedOnce: the reports of a replica add up to what it has served since the first of each level, also if reports
+// are repeated or lost, and if it has forgotten the tenant. Requests wait elsewhere until no replica reports any, or it is lost.
+func TestWhatOthersServeIsReportedOnce(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	class := &Class{Weight: 1}
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		from, to := make([]Meters, 3), Meters{}
+		want, got := [3]uint64{}, [3]uint64{}
+		report := func(i int) {
+			from[i].Since(0, 10, func(name string, u Usage) {
+				for _, x := range to.Merge(now, uint64(i), name, u, class) {
+					got[x.Level] += x.Served
+				}
+			})
+		}
+		waiting := [3][3]bool{}
+		for i := range from {
+			for level := range 3 {
+				from[i].Queue(now, "acme", level, 500, false) // before the first report
+			}
+			report(i)
+		}
+		for step := range 300 {
+			i, level, tokens := rng.IntN(3), rng.IntN(3), rng.IntN(1000)
+			waiting[i][level] = rng.IntN(3) == 0
+			from[i].Queue(now, "acme", level, float64(tokens), waiting[i][level])
+			want[level] += uint64(tokens)
+			if step == 150 { // it has forgotten the tenant: its first reports count as none
+				report(i)
+				from[i] = Meters{}
+				for l := range 3 {
+					from[i].Queue(now, "acme", l, 1, waiting[i][l])
+				}
+				report(i)
+			}
+			for range rng.IntN(3) {
+				report(rng.IntN(3))
+			}
+		}
+		for i := range from {
+			report(i)
+		}
+		for level := range 3 {
+			if got[level] != want[level] {
+				t.Errorf("seed %d: level %d: %d tokens are reported, %d were served", seed, level, got[level], want[level])
+			}
+		}
+		for gone := range 3 {
+			for level := range 3 {
+				some := false
+				for i := gone; i < 3; i++ {
+					some = some || waiting[i][level]
+				}
+				if to.Elsewhere("acme", level) != some {
+					t.Errorf("seed %d: %d replicas are lost, level %d: requests wait elsewhere: %v", seed, gone, level, !some)
+				}
+			}
+			to.Lost(uint64(gone))
+		}
+	}
+}
+
+// TestTheLevelsOfATenantAreBounded, and what has not changed is no news.
+func TestTheLevelsOfATenantAreBounded(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var ms Meters
+	for level := range 2 * MaxQueued {
+		if changed := ms.Queue(now, "acme", level, 1, true); changed != (level < MaxQueued) {
+			t.Errorf("level %d: changed %v", level, changed)
+		}
+		if ms.Queue(now, "acme", level, 0, true) {
+			t.Errorf("level %d has changed by nothing", level)
+		}
+	}
+	ms.Since(0, 1, func(_ string, u Usage) {
+		if len(u.Queued) != MaxQueued {
+			t.Errorf("%d levels are reported", len(u.Queued))
+		}
+	})
+	if ms.Elsewhere("acme", 0) || ms.Elsewhere("other", 0) {
+		t.Error("what waits here waits elsewhere")
+	}
+}
