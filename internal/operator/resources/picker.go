@@ -87,7 +87,7 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Tolerations:       shape.Tolerations,
-			Affinity:          shape.Affinity,
+			Affinity:          b.apart(shape.Affinity),
 			PriorityClassName: shape.PriorityClassName,
 			Containers:        []corev1.Container{b.pickerContainer()},
 			Volumes:           b.volumes(),
@@ -105,15 +105,29 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 	for _, s := range shape.ImagePullSecrets {
 		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: s.Name})
 	}
-	for _, key := range []string{corev1.LabelHostname, corev1.LabelTopologyZone} {
-		pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{
-			MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
-			LabelSelector: &metav1.LabelSelector{MatchLabels: b.selector()},
-			// Pods that a rollout is about to remove do not count: the new ones could otherwise all have one node in the end.
-			MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
-		})
-	}
+	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: b.selector()},
+		// Pods that a rollout is about to remove do not count: the new ones could otherwise all have one node in the end.
+		MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
+	}}
 	return pod
+}
+
+// apart adds to an affinity that pickers prefer different zones, if it has no anti-affinity of its own. It is no second constraint of the
+// spread, because a scheduler scores by none of several constraints on nodes that lack the label of one: clusters without zones are common.
+func (b *builder) apart(affinity *corev1.Affinity) *corev1.Affinity {
+	if affinity = affinity.DeepCopy(); affinity == nil {
+		affinity = &corev1.Affinity{}
+	}
+	if affinity.PodAntiAffinity == nil {
+		affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{
+				TopologyKey: corev1.LabelTopologyZone, LabelSelector: &metav1.LabelSelector{MatchLabels: b.selector()},
+			}}},
+		}
+	}
+	return affinity
 }
 
 func (b *builder) pickerContainer() corev1.Container {
