@@ -440,10 +440,10 @@ func (r *verdict) autoscalingActive() metav1.Condition {
 	switch {
 	case r.problems.target != "":
 		return status.AutoscalingActive.False("TargetNotScalable", "%s", r.problems.target)
-	case d == nil || d.Reason == scaling.NoSamples:
-		return status.AutoscalingActive.False("NoSamples", "no picker reports, so the size stays")
 	case bad != nil:
 		return status.AutoscalingActive.False("ScheduleInvalid", "ignored: %v", bad)
+	case d == nil || d.Reason == scaling.NoSamples:
+		return status.AutoscalingActive.False("NoSamples", "no picker reports, so the size stays")
 	case r.pool.Spec.Paused == v1alpha1.PauseAll:
 		return status.AutoscalingActive.False("ScalingPaused", "the size would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, r.size.now)
 	case r.pool.Spec.Autoscaling.Mode == v1alpha1.AutoscalingRecommend:

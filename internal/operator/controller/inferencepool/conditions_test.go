@@ -133,6 +133,10 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 			decided(v1alpha1.AutoscalingActive, "QueueDepth")(r)
 			r.pool.Spec.Autoscaling.Schedules = []v1alpha1.Schedule{{Name: "s", Start: "0 8 30 2 *", TimeZone: "UTC"}}
 		}, "False ScheduleInvalid"},
+		{(*verdict).autoscalingActive, func(r *verdict) {
+			decided(v1alpha1.AutoscalingActive, scaling.NoSamples)(r)
+			r.pool.Spec.Autoscaling.Schedules = []v1alpha1.Schedule{{Name: "s", Start: "0 8 30 2 *", TimeZone: "UTC"}}
+		}, "False ScheduleInvalid"},
 		{scaled(nil), islands(2, 1), "False IslandMinimaUnmet"},
 		{scaled(nil), islands(1, 1), "True Settled"},
 	} {

@@ -80,8 +80,12 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 			continue // its certificates are not known, and those that are there stay
 		}
 		r.fitDefinition(o)
+		before := len(r.problems.refused) + len(r.problems.taken)
 		if err := r.passRefusal(r.apply(ctx, o)); err != nil {
 			return network, errors.Join(secretsErr, err)
+		}
+		if len(r.problems.refused)+len(r.problems.taken) > before && o.GetKind() == "NetworkPolicy" && o.GetName() == r.key.Name {
+			network.absent = true
 		}
 	}
 	return network, errors.Join(secretsErr, r.passRefusal(r.deleteUnwanted(ctx, config, wanted)))

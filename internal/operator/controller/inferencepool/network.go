@@ -31,6 +31,8 @@ type networkFacts struct {
 	missing []string
 	// unseen are the gateways whose pods were not found, but can be in a namespace that the operator does not watch.
 	unseen []string
+	// absent: the engines' NetworkPolicy is not there, because the API server refuses it, or an object of another owner has its name.
+	absent bool
 }
 
 // findGateways finds the gateways that send requests to the engines themselves, and whether they have pods: those of
@@ -149,6 +151,9 @@ func enginesClosed(pool *v1alpha1.InferencePool, f *networkFacts) metav1.Conditi
 		admitted = strings.Join(names, ", ")
 	}
 	switch {
+	case f.absent:
+		return status.EnginesClosed.False("PolicyMissing", "the NetworkPolicy %s could not be made, as Accepted says: all clients reach the engines unless others deny it",
+			pool.Name)
 	case len(f.missing) > 0 && len(policy.From) > 0:
 		return status.EnginesClosed.True("GatewayPodsNamed", "no pods of %s are found: engine.networkPolicy.from must have their pods or addresses",
 			strings.Join(f.missing, ", "))

@@ -45,6 +45,7 @@ func TestEnginesClosed(t *testing.T) {
 		"missing counts more than not seen": {
 			closed, networkFacts{missing: []string{"Gateway a/b"}, unseen: []string{"infra/gate (in infra)"}}, "False GatewayPodsMissing", "a/b",
 		},
+		"without the policy": {func(*v1alpha1.InferencePool) {}, networkFacts{absent: true}, "False PolicyMissing", "all clients"},
 		"open by choice": {func(p *v1alpha1.InferencePool) { p.Spec.Engine.NetworkPolicy.Mode = v1alpha1.EngineNetworkOpen }, networkFacts{}, "Unknown Open", "all clients"},
 		"open because the pickers are not known": {
 			func(p *v1alpha1.InferencePool) { p.Spec.Picker.Mode = v1alpha1.PickerExternal }, networkFacts{}, "False PickersUnnamed", "engine.networkPolicy.from",
@@ -215,6 +216,9 @@ func TestARefusedNetworkPolicyIsNamed(t *testing.T) {
 	c := meta.FindStatusCondition(w.pool().Status.Conditions, v1alpha1.ConditionAccepted)
 	if c == nil || c.Reason != status.ReasonObjectRefused || !strings.Contains(c.Message, "a valid selector must be used") {
 		t.Errorf("%+v", c)
+	}
+	if got := w.condition(v1alpha1.ConditionEnginesClosed); got != "False PolicyMissing" {
+		t.Errorf("engines without their policy are %s", got)
 	}
 }
 

@@ -29,8 +29,8 @@ type reporters struct {
 	// waiting is the pod whose new reporter has not proved itself yet; nil for none. trouble is why it does not run.
 	waiting *corev1.Pod
 	trouble lifecycle.Trouble
-	// forNewPods is the image for pods that are made now: an image that was seen not to run gets no new pods while another
-	// one works.
+	// forNewPods is the image for pods that are made now. While another image works, a new one first has to prove itself in a pod
+	// that is ready: the engine of a pod that is made with a reporter that does not run never starts.
 	forNewPods string
 }
 
@@ -49,7 +49,7 @@ func (r *reporterUpdate) findReporters() reporters {
 			!pod.DeletionTimestamp.IsZero() || !injectedReporter(pod)
 	})
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	working := "" // another image, with which a pod is ready
+	working, proven := "", false // another image with which a pod is ready, and whether one is with the operator's
 	for _, pod := range pods {
 		image := reporterImage(pod)
 		if image != r.ReporterImage {
@@ -66,11 +66,15 @@ func (r *reporterUpdate) findReporters() reporters {
 		switch {
 		case status != nil && containerTrouble(status).Reason != "" && out.trouble.Reason == "":
 			out.waiting, out.trouble = pod, containerTrouble(status)
-		case out.waiting == nil && !r.provenReporter(pod, status):
-			out.waiting = pod
+		case !r.provenReporter(pod, status):
+			if out.waiting == nil {
+				out.waiting = pod
+			}
+		case isTrue(pod, corev1.PodReady):
+			proven = true
 		}
 	}
-	if out.trouble.Reason != "" && working != "" {
+	if working != "" && (!proven || out.trouble.Reason != "") {
 		out.forNewPods = working
 	}
 	// Pods that do not serve are updated first: restarting their reporters costs no cache hits.
@@ -110,7 +114,7 @@ func (r *reporterUpdate) provenReporter(pod *corev1.Pod, status *corev1.Containe
 
 // patchReporters gives one pod at a time the reporter of this version. A pod that drains, or that this reconciliation changes
 // anyhow, is left alone. So is the only pod that serves: it keeps the reporter that it has, which works with the pickers of
-// the next version.
+// the next version. A pod whose reporter is about to start comes later: its engine starts after the reporter, if that one runs.
 func (r *reporterUpdate) patchReporters(ctx context.Context) error {
 	if len(r.decision.Actions) > 0 || r.ReporterImage == "" || r.reporters.waiting != nil {
 		return nil
@@ -122,11 +126,17 @@ func (r *reporterUpdate) patchReporters(ctx context.Context) error {
 		}
 	}
 	for _, pod := range r.reporters.outdated {
-		if !isTrue(pod, corev1.PodReady) || serving > 1 {
+		if isTrue(pod, corev1.PodReady) && serving > 1 || !isTrue(pod, corev1.PodReady) && !startsReporter(pod) {
 			return r.patchReporter(ctx, pod)
 		}
 	}
 	return nil
+}
+
+// startsReporter reports whether a pod's reporter has not run yet, and nothing is known to keep it from that.
+func startsReporter(pod *corev1.Pod) bool {
+	status := reporterStatus(pod)
+	return status == nil || containerTrouble(status).Reason == "" && status.State.Running == nil && status.LastTerminationState.Terminated == nil
 }
 
 // patchReporter gives a pod the reporter of this version, and records what it had.

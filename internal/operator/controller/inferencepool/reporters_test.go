@@ -110,6 +110,29 @@ func TestAPodThatIsLostGetsTheReporterThatRuns(t *testing.T) {
 	}
 }
 
+// TestNewPodsGetAReporterThatHasRun has a pool of one whose reporter is not replaced, so that nothing has shown yet that the new image does
+// not run. The engine of a pod that began with it would never start.
+func TestNewPodsGetAReporterThatHasRun(t *testing.T) {
+	w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Replicas = ptr.To[int32](1) })
+	w.serve()
+	w.r.ReporterImage = "reporter:bad"
+	w.update(nil)
+	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](4) })
+	w.settleDown()
+	if got := w.reporterImages(); got["reporter:v1"] != 4 {
+		t.Errorf("images %v: the engines of pods with the new one never start", got)
+	}
+	for range 15 {
+		w.kubelets(map[string]string{"reporter:bad": "ImagePullBackOff"})
+		w.clock.SetTime(w.clock.Now().Add(settle))
+		w.tick()
+		w.settleDown()
+	}
+	if got := w.reporterImages(); got["reporter:v1"] != 3 || w.condition(v1alpha1.ConditionUpToDate) != "False ReporterUpdateStopped" {
+		t.Errorf("images %v, up to date: %s", got, w.condition(v1alpha1.ConditionUpToDate))
+	}
+}
+
 func TestTheReporterOfTheOnlyPodIsNotReplaced(t *testing.T) {
 	w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Replicas = ptr.To[int32](1) })
 	w.serve()
@@ -121,7 +144,7 @@ func TestTheReporterOfTheOnlyPodIsNotReplaced(t *testing.T) {
 	if got := w.condition(v1alpha1.ConditionUpToDate); got != "True InjectionOutdated" {
 		t.Errorf("up to date: %s", got)
 	}
-	// With a second pod, which has the new reporter from the start, it is.
+	// With a second pod, it is.
 	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](2) })
 	w.settleDown()
 	w.serve()
