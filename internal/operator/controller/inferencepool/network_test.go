@@ -46,7 +46,7 @@ func TestEnginesClosed(t *testing.T) {
 			closed, networkFacts{missing: []string{"Gateway a/b"}, unseen: []string{"infra/gate (in infra)"}}, "False GatewayPodsMissing", "a/b",
 		},
 		"without the policy": {func(*v1alpha1.InferencePool) {}, networkFacts{absent: true}, "False PolicyMissing", "all clients"},
-		"open by choice": {func(p *v1alpha1.InferencePool) { p.Spec.Engine.NetworkPolicy.Mode = v1alpha1.EngineNetworkOpen }, networkFacts{}, "Unknown Open", "all clients"},
+		"open by choice":     {func(p *v1alpha1.InferencePool) { p.Spec.Engine.NetworkPolicy.Mode = v1alpha1.EngineNetworkOpen }, networkFacts{}, "Unknown Open", "all clients"},
 		"open because the pickers are not known": {
 			func(p *v1alpha1.InferencePool) { p.Spec.Picker.Mode = v1alpha1.PickerExternal }, networkFacts{}, "False PickersUnnamed", "engine.networkPolicy.from",
 		},
