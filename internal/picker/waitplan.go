@@ -242,8 +242,8 @@ type lookBase struct {
 	index      []int
 }
 
-// free reports for each of the pool's endpoints whether it can be sent a request of one sequence now, within a wait budget. Endpoints that are
-// no candidates of the base model count too: a gateway's subset can consist of them.
+// free reports for each of the pool's endpoints whether it can be sent a request of one sequence now, within a wait budget. Endpoints
+// that are no candidates of the base model count too: a gateway's subset can consist of them.
 func (v *view) free(now time.Time, base *lookBase, budget time.Duration) []bool {
 	free, read := make([]bool, len(v.members)), make([]bool, len(v.members))
 	for c, i := range base.index {

@@ -136,7 +136,8 @@ func (r *reporterUpdate) patchReporters(ctx context.Context) error {
 // startsReporter reports whether a pod's reporter has not run yet, and nothing is known to keep it from that.
 func startsReporter(pod *corev1.Pod) bool {
 	status := reporterStatus(pod)
-	return status == nil || containerTrouble(status).Reason == "" && status.State.Running == nil && status.LastTerminationState.Terminated == nil
+	return status == nil ||
+		containerTrouble(status).Reason == "" && status.State.Running == nil && status.LastTerminationState.Terminated == nil
 }
 
 // patchReporter gives a pod the reporter of this version, and records what it had.
