@@ -173,7 +173,7 @@ func TestReportsOfWaitingRequestsEnd(t *testing.T) {
 		q.WaitsElsewhere(start, 0, fmt.Sprint(i), 1, true)
 	}
 	q.EachElsewhere(func(level int, tenant string) { q.WaitsElsewhere(start, level, tenant, 1, false) })
-	q.WaitsElsewhere(start, 7, "never heard of", 1, false)
+	q.WaitsElsewhere(start, 7, "a stranger", 1, false)
 	if turns := q.Elsewhere(start); len(turns) > 0 || q.find(7) != nil {
 		t.Errorf("after all reports were withdrawn: %v", turns)
 	}
