@@ -80,7 +80,10 @@ var _ = Describe("a pool in a cluster with admission policies", func() {
 		Expect(images(w.pods(Default))).To(ConsistOf(images(before)))
 
 		revision := w.get(Default).Status.UpdateRevision
-		for i := range before { // as an operator with another reporter has made them
+		for i := range before { // as an operator with another reporter has made them, and a kubelet runs them
+			running := client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"status": {"initContainerStatuses": [
+				{"name": %q, "image": "reporter:v0", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}}]}}`, v1alpha1.ReporterContainer))
+			Expect(api.Status().Patch(ctx, &before[i], running)).To(Succeed())
 			older := client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"metadata": {"annotations": {%q: "reporter:v0"}},
 				"spec": {"initContainers": [{"name": %q, "image": "reporter:v0"}]}}`, v1alpha1.AnnotationReporterImage, v1alpha1.ReporterContainer))
 			Expect(api.Patch(ctx, &before[i], older)).To(Succeed())
