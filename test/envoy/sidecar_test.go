@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 )
 
 // sidecarRequired makes a machine without the sidecar a failure.
@@ -55,7 +57,7 @@ func startSidecarWith(t *testing.T, engine string, env []string, flags ...string
 		t.Fatal(err)
 	}
 	for range 5 { // another process can take the port before the sidecar does
-		s := &sidecar{address: freePort(t), logs: &output{}}
+		s := &sidecar{address: freeAddress(t), logs: &output{}}
 		_, port, _ := net.SplitHostPort(s.address)
 		run := exec.CommandContext(context.Background(), program, append([]string{"--port", port, "--model-server-port", enginePort, "--metrics-port", "0",
 			"--secure-proxy=false", "--kv-connector", "nixlv2"}, flags...)...)
@@ -136,13 +138,12 @@ func kubeconfig(t *testing.T) string {
 	return file
 }
 
-// freePort is an address that nothing listens at.
-func freePort(t *testing.T) string {
+// freeAddress is an address that nothing listens at.
+func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	all, err := freeport.Addresses("127.0.0.1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return all[0]
 }

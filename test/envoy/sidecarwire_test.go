@@ -152,7 +152,7 @@ func (s script) engine(t *testing.T) *wireEngine {
 	t.Helper()
 	e := &wireEngine{begun: make(chan struct{}, 1), gone: make(chan struct{}, 1)}
 	if s == (script{}) {
-		e.address = freePort(t)
+		e.address = freeAddress(t)
 		return e
 	}
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
