@@ -41,7 +41,14 @@ func sidecarProgram(t *testing.T) string {
 type sidecar struct {
 	address string
 	process *os.Process
+	over    chan struct{} // closed when the process has ended
 	logs    *output
+}
+
+// kill ends the sidecar, and returns when it is gone: until then it can accept connections that it resets.
+func (s *sidecar) kill() {
+	_ = s.process.Kill()
+	<-s.over
 }
 
 // startSidecar starts the sidecar in front of an engine's address on 127.0.0.1.
@@ -57,7 +64,7 @@ func startSidecarWith(t *testing.T, engine string, env []string, flags ...string
 		t.Fatal(err)
 	}
 	for range 5 { // another process can take the port before the sidecar does
-		s := &sidecar{address: freeAddress(t), logs: &output{}}
+		s := &sidecar{address: freeAddress(t), over: make(chan struct{}), logs: &output{}}
 		_, port, _ := net.SplitHostPort(s.address)
 		run := exec.CommandContext(context.Background(), program, append([]string{"--port", port, "--model-server-port", enginePort, "--metrics-port", "0",
 			"--secure-proxy=false", "--kv-connector", "nixlv2"}, flags...)...)
@@ -66,11 +73,9 @@ func startSidecarWith(t *testing.T, engine string, env []string, flags ...string
 			t.Fatal(err)
 		}
 		s.process = run.Process
-		over := make(chan struct{})
-		go func() { _ = run.Wait(); close(over) }()
+		go func() { _ = run.Wait(); close(s.over) }()
 		t.Cleanup(func() {
-			_ = run.Process.Kill()
-			<-over
+			s.kill()
 			if t.Failed() {
 				t.Logf("the sidecar at %s:\n%s", s.address, s.logs.String())
 			}
@@ -78,7 +83,7 @@ func startSidecarWith(t *testing.T, engine string, env []string, flags ...string
 		started := false
 		until(t, "the sidecar answers or has ended", func() bool {
 			select {
-			case <-over:
+			case <-s.over:
 				return true
 			default:
 				started = healthy(s.address)

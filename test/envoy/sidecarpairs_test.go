@@ -127,7 +127,7 @@ func TestFailuresOfHandoffsByTheSidecar(t *testing.T) {
 		"the engine that prefills is dead": {fail: func(a *apart, _ request) { a.prefill.kill() }, status: []int{502, 502, 502, 200, 200}, failed: 3},
 		"it answers with errors":           {fail: func(a *apart, r request) { a.prefill.refuse(r.id()) }, status: []int{503, 503, 503, 200}, failed: 3},
 		"the engine that decodes is dead":  {fail: func(a *apart, _ request) { a.decode.kill() }, status: []int{503, 503, 503, 503}, failed: 3, others: 1},
-		"the sidecar is dead":              {fail: func(a *apart, _ request) { _ = a.sidecar.process.Kill() }, status: []int{503}, failed: 1, others: 1},
+		"the sidecar is dead":              {fail: func(a *apart, _ request) { a.sidecar.kill() }, status: []int{503}, failed: 1, others: 1},
 		"there is no sidecar":              {bare: true, fail: func(*apart, request) {}, status: []int{200}},
 	} {
 		t.Run(name, func(t *testing.T) {

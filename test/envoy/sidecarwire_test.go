@@ -244,7 +244,7 @@ func (c wireCase) exchange(t *testing.T) sidecarwire.Exchange {
 		_ = answer.Body.Close()
 		out.Answer = sidecarwire.Answer{Status: answer.StatusCode, Broken: err != nil, Message: sidecarwire.Message{Header: shown(answer.Header), Body: string(body)}}
 	}
-	_ = s.process.Kill() // nothing of it is under way when its engines are read
+	s.kill() // nothing of it is under way when its engines are read
 	replace := strings.NewReplacer(prefill.address, "P", decode.address, "D", s.address, "S")
 	for _, m := range slices.Concat(prefill.got, decode.got) {
 		for name, values := range m.Header {
