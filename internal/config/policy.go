@@ -40,6 +40,16 @@ func handoffSpec(d *v1alpha1.Disaggregation) picker.HandoffSpec {
 	return spec
 }
 
+// responseCacheSpec translates which answers are kept.
+func responseCacheSpec(c *v1alpha1.ResponseCache) picker.ResponseCacheSpec {
+	if c.Type != v1alpha1.ResponseCacheExact {
+		return picker.ResponseCacheSpec{}
+	}
+	return picker.ResponseCacheSpec{
+		MaxBytes: c.MaxBytes.Value(), Life: seconds(c.TimeToLiveSeconds), OnRequest: c.Requests == v1alpha1.CachedOnRequest,
+	}
+}
+
 // Policy translates a policy, which must have been admitted: all defaults are in it. It fails for what this version
 // does not have, and for expressions that do not compile.
 func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
@@ -72,6 +82,7 @@ func policySpec(p *v1alpha1.RoutingPolicy, last *hooks.Spec) (picker.PolicySpec,
 		Admission:         admissionSpec(&s.Admission),
 		Handoffs:          handoffSpec(&s.Disaggregation),
 		Hooks:             hookSpec(&s.Hooks),
+		Responses:         responseCacheSpec(&s.ResponseCache),
 	}
 	spec.SessionIdle = seconds(s.Session.IdleSeconds)
 	for _, key := range s.Session.Keys {

@@ -26,6 +26,8 @@ type Sources struct {
 	Routes func() []picker.RouteStats
 	// Hooks is (*picker.Picker).HookStats.
 	Hooks func() []picker.HookStats
+	// Responses is (*picker.Picker).ResponseStats.
+	Responses func() []picker.ResponseStats
 	// Events are the event streams of all pools.
 	Events func() []Stream
 	// Reports returns what reporters report about the endpoints of all pools.
@@ -213,6 +215,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 		requests, tokenized, handoffs, plans, transferBase, transferToken, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs,
 		unindexed, strangers, eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks, hookSteps,
+		cacheRequests, cacheAnswers, cacheRemoved, cacheBytes, cacheLimit, cacheEntries,
 	} {
 		out <- d
 	}
@@ -248,6 +251,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if c.sources.Hooks != nil {
 		collectHooks(out, c.sources.Hooks())
+	}
+	if c.sources.Responses != nil {
+		collectResponses(out, c.sources.Responses())
 	}
 	if c.sources.Events != nil {
 		collectEvents(out, c.sources.Events())

@@ -32,6 +32,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
 	"github.com/kvasir-dev/kvasir/internal/reportpb"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokencheck"
 )
@@ -77,6 +78,13 @@ func sources() Sources {
 		Pools: func() []picker.PoolStats { return []picker.PoolStats{pool, other} },
 		Hooks: func() []picker.HookStats {
 			return []picker.HookStats{{Namespace: "default", Pool: "llama", Step: "free", Outcomes: [hooks.NumOutcomes]int64{hooks.Applied: 3}}}
+		},
+		Responses: func() []picker.ResponseStats {
+			return []picker.ResponseStats{{Namespace: "a", Pool: "chat", Stats: respcache.Stats{
+				Results:  [respcache.NumResults]int64{respcache.Hit: 3, respcache.Miss: 5, respcache.Declined: 1},
+				Storings: [respcache.NumStorings]int64{respcache.Stored: 4, respcache.TooLarge: 1},
+				Evicted:  2, Expired: 1, Bytes: 1000, Limit: 2000, Entries: 1,
+			}}}
 		},
 		Routes: func() []picker.RouteStats {
 			return []picker.RouteStats{{
@@ -192,6 +200,10 @@ func TestValuesComeFromTheSources(t *testing.T) {
 		`kvasir_requests_total{namespace="a",outcome="completed",pool="chat"} 3`,
 		`kvasir_requests_total{namespace="b",outcome="failed",pool="chat"} 1`,
 		`kvasir_tokenized_requests_total{namespace="a",pool="chat",source="exact"} 4`,
+		`kvasir_response_cache_requests_total{namespace="a",pool="chat",result="hit"} 3`,
+		`kvasir_response_cache_answers_total{namespace="a",pool="chat",result="too_large"} 1`,
+		`kvasir_response_cache_removed_total{namespace="a",pool="chat",reason="room"} 2`,
+		`kvasir_response_cache_bytes{namespace="a",pool="chat"} 1000`,
 		`kvasir_pool_info{model="m",namespace="a",pool="chat",strategy="MarginalCost"} 1`,
 		`kvasir_picks_total{endpoint="pod/0",namespace="a",pool="chat"} 7`,
 		`kvasir_picks_total{endpoint="pod/1",namespace="a",pool="chat"} 7`,

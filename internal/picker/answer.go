@@ -151,6 +151,23 @@ func (a *Answer) Holds() bool {
 	return a.readable && a.status < 300 && !a.decision.background
 }
 
+// Whole reports whether an answer that has ended is complete, and no error: a stream with a reason to finish and its end mark, or JSON.
+func (a *Answer) Whole() bool {
+	s := &a.scanner
+	if !a.readable || s.Failed || s.Aborted || s.Skipped > 0 {
+		return false
+	}
+	return s.Finished && (!a.stream || s.Done)
+}
+
+// Counted are the tokens that the answer reports; -1 without.
+func (a *Answer) Counted() (prompt, generated int) {
+	if !a.scanner.Usage.Have {
+		return -1, -1
+	}
+	return a.scanner.Usage.PromptTokens, a.scanner.Usage.CompletionTokens
+}
+
 // Close notes that the answer has passed to its end. The decision receives what the answer reported, and
 // the outcome is returned, for Decision.End; and whether the first generated token has shown only now.
 func (a *Answer) Close() (outcome Outcome, firstToken bool) {

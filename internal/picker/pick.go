@@ -83,14 +83,12 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 	if err != nil {
 		return nil, err
 	}
-	salt, err := v.salt(in, r, &caller)
-	allow := in.Allow
-	if err == nil {
-		allow, err = v.saltTakers(in, r, salt)
-	}
+	salt, allow, err := v.salted(in, r, &caller)
 	if err != nil {
-		v.tenants.refuse(caller.label, err)
 		return nil, err
+	}
+	if hit := p.answered(v, s, in, &caller, hooked, start); hit != nil {
+		return nil, hit
 	}
 	in.Steps.end(StepParse, p.now)
 	if in.Streams != nil && r.Stream && !r.Background && !in.Unparsed && !in.Light {

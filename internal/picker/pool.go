@@ -17,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 	"github.com/kvasir-dev/kvasir/internal/routinghistory"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
@@ -83,6 +84,8 @@ type pool struct {
 
 	gateways gatewayTallies
 	handoffs handoffs
+	// responses counts what the response caches of the pool's views do.
+	responses respcache.Counters
 
 	mu     sync.Mutex
 	listed map[endpoint.ID][]ListedModel // as the engines list them
@@ -97,8 +100,9 @@ type view struct {
 
 	strategy policy.Policy
 	shadows  []*shadow
-	island   string     // of this picker; empty without one
-	hooks    *poolHooks // nil without steps
+	island   string           // of this picker; empty without one
+	hooks    *poolHooks       // nil without steps
+	cache    *respcache.Cache // of responses; nil without one
 	// sessionKeys are tried in order; homes is where the sessions' last requests went.
 	sessionKeys []SessionKey
 	homes       *routinghistory.Sessions
@@ -154,6 +158,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if v.hooks, err = compileHooks(spec, old); err != nil {
 		return nil, err
 	}
+	v.cache = v.responseCache(old)
 	v.sessionKeys = sessionKeys(&spec.Policy)
 	if old != nil && old.spec.Policy.SessionIdle == spec.Policy.SessionIdle {
 		v.homes = old.homes
@@ -261,6 +266,9 @@ func (p *Picker) exactOf(name string) *atomic.Pointer[Exact] {
 
 // leave clears what the old view had and the new one has not.
 func leave(old, next *view) {
+	if next == nil || next.cache != old.cache {
+		old.cache.Close()
+	}
 	stays, ids := map[*member]bool{}, map[endpoint.ID]bool{}
 	if next != nil {
 		for i, m := range next.members {

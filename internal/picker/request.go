@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
 
 // Request is the request to pick an endpoint for. It has many fields because each gateway and route shows something else of a request.
@@ -66,6 +67,12 @@ type Request struct {
 	Routing *Routing
 	// Facts gets what the pick learns of the request; nil, as without records of use, costs nothing.
 	Facts *Facts
+	// Headers and Query are all that the client has sent besides the body, of a caller that sees the whole answer and can replace it: only
+	// then the response cache is used. Headers are by their canonical names; nil: it is not used.
+	Headers map[string][]string
+	Query   string
+	// Recording is set by the pick if the answer can be stored in the response cache. The caller must end it.
+	Recording *respcache.Recording
 	// Steps gets the times of the pick's steps; nil, as without tracing, costs nothing.
 	Steps *Steps
 	// Streams is called before the request waits for a pool, if its client asked for a stream, with the policy of the pool; nil is

@@ -34,6 +34,18 @@ func (v *view) salt(in *Request, r *openai.Request, c *caller) (string, error) {
 	return r.CacheSalt, nil
 }
 
+// salted gives a request the salt of its tenant, and returns the endpoints that it can go to with it; nil for all. It fails as salt and
+// saltTakers do, and counts that.
+func (v *view) salted(in *Request, r *openai.Request, c *caller) (salt string, allow func(*endpoint.Endpoint) bool, err error) {
+	if salt, err = v.salt(in, r, c); err == nil {
+		allow, err = v.saltTakers(in, r, salt)
+	}
+	if err != nil {
+		v.tenants.refuse(c.label, err)
+	}
+	return salt, allow, err
+}
+
 // ownSalt is the cache salt that a client has set, empty if it has set none. It fails with an *Error if the request cannot get
 // another, or if engines refuse the client's: that must not be replaced by a valid one.
 func ownSalt(in *Request, r *openai.Request) (string, error) {

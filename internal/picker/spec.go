@@ -131,6 +131,8 @@ type PolicySpec struct {
 	FirstByte time.Duration
 	// Comments is the time of silence after which a client that waits for a stream gets a comment; 0 for never.
 	Comments time.Duration
+	// Responses defines which answers are kept, for requests that come again.
+	Responses ResponseCacheSpec
 	// Handoffs defines which requests are prefilled by one endpoint and decoded by another.
 	Handoffs HandoffSpec
 	// Admission defines what happens to requests when the pool is full.

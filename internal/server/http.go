@@ -274,7 +274,8 @@ func (a *app) facts(list *config.List) []dashboard.Facts {
 // collectors of the metrics.
 func (a *app) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{a.requests, metrics.NewCollector(metrics.Sources{
-		Pools: a.picker.Stats, Routes: a.picker.Routes, Hooks: a.picker.HookStats, Events: a.eventStreams,
+		Pools: a.picker.Stats, Routes: a.picker.Routes, Hooks: a.picker.HookStats, Responses: a.picker.ResponseStats,
+		Events:  a.eventStreams,
 		Reports: a.reported, RefusedReports: a.refusedReports,
 		Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers, EventRoom: a.dialIn.room,
 		Peers: a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Usage: a.usageStats, Memory: a.budget.Stats,

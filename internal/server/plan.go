@@ -16,10 +16,10 @@ import (
 type plan struct {
 	// limit is the container's memory in bytes; 0 where it has none.
 	limit int64
-	// clients is what clients can make the picker hold, index what the blocks of all pools can take; 0 for as much as the
-	// pools set. tokens is what is remembered of the prompts of all pools, peers what other replicas can make the picker assume, and
+	// clients is what clients can make the picker hold, index what the blocks of all pools can take, and responses what their response
+	// caches can; 0 for as much as the pools set. tokens is what is remembered of the prompts of all pools, peers what other replicas can make the picker assume, and
 	// events what engines can make it hold beside the index.
-	clients, index, tokens, peers, events int64
+	clients, index, responses, tokens, peers, events int64
 	// connections of clients to the proxy, gateways those of gateways, and reports those of reporters, replicas and operators.
 	connections, gateways, reports int
 	// requests of the proxy under way, which have a connection to an engine each, and its idle connections to engines.
@@ -29,10 +29,10 @@ type plan struct {
 }
 
 const (
-	// clientShare, indexShare, tokenShare, peerShare and eventShare of a container's limit are for clients, the index, remembered prompts,
-	// assumptions of other replicas, and messages of engines. The rest is for the process itself, tokenizers, and for garbage that is not
-	// collected yet.
-	clientShare, indexShare, tokenShare, peerShare, eventShare = 0.25, 0.25, 0.1, 0.05, 0.1
+	// clientShare, indexShare, tokenShare, peerShare, eventShare and responseShare of a container's limit are for clients, the index,
+	// remembered prompts, assumptions of other replicas, messages of engines, and response caches. The rest is for the process itself,
+	// tokenizers, and for garbage that is not collected yet.
+	clientShare, indexShare, tokenShare, peerShare, eventShare, responseShare = 0.25, 0.25, 0.1, 0.05, 0.1, 0.05
 	// unlimitedClients, unlimitedTokens, unlimitedPeers and unlimitedEvents are for them where there is no limit.
 	unlimitedClients, unlimitedTokens, unlimitedPeers, unlimitedEvents = 1 << 30, 128 << 20, 128 << 20, 256 << 20
 	// mostTokens are about 20 million tokens. More are not worth the time of the garbage collector.
@@ -54,7 +54,7 @@ func newPlan(limit int64, descriptors uint64) plan {
 	if limit > 0 {
 		of := func(share float64) int64 { return int64(share * float64(limit)) }
 		p.clients, p.index, p.tokens, p.peers = of(clientShare), of(indexShare), min(of(tokenShare), mostTokens), of(peerShare)
-		p.events = of(eventShare)
+		p.events, p.responses = of(eventShare), of(responseShare)
 	}
 	free := int(min(descriptors, math.MaxInt32)) - keptDescriptors
 	p.connections = max(16, min(mostConnections, free*3/8))
@@ -112,18 +112,25 @@ func containerMemory(root string) (limit int64) {
 	return limit
 }
 
-// fit makes the indexes of pools fit into the plan: where they would take more together, each gets the same share of its
-// pool's limit. It reports whether they fitted.
+// fit makes the indexes and the response caches of pools fit into the plan: where they would take more together, each gets the same share
+// of its pool's limit. It reports whether the indexes fitted.
 func (p *plan) fit(specs []picker.Spec) (fits bool) {
+	share(p.responses, specs, func(s *picker.Spec) *int64 { return &s.Policy.Responses.MaxBytes })
+	return share(p.index, specs, func(s *picker.Spec) *int64 { return &s.IndexMemory })
+}
+
+// share divides a limit, 0 for none, in the proportion of what specs set. It reports false if that was too much.
+func share(limit int64, specs []picker.Spec, of func(*picker.Spec) *int64) (fits bool) {
 	all := int64(0)
 	for i := range specs {
-		all += specs[i].IndexMemory
+		all += *of(&specs[i])
 	}
-	if p.index == 0 || all <= p.index {
+	if limit == 0 || all <= limit {
 		return true
 	}
 	for i := range specs {
-		specs[i].IndexMemory = int64(float64(specs[i].IndexMemory) / float64(all) * float64(p.index))
+		n := of(&specs[i])
+		*n = int64(float64(*n) / float64(all) * float64(limit))
 	}
 	return false
 }

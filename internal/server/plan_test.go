@@ -11,12 +11,16 @@ import (
 func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 	for _, limit := range []int64{512 << 20, 1 << 30, 2 << 30} {
 		p := newPlan(limit, 1<<20)
-		if rest := limit - p.clients - p.index - p.tokens - p.peers; rest < limit*3/10-3 || rest-p.events < limit/5 || p.events < limit/12 || p.clients < limit/5 || p.tokens < limit/12 {
+		if rest := limit - p.clients - p.index - p.tokens - p.peers - p.responses; rest < limit*3/10-3 || rest-p.events < limit/5 || p.events < limit/12 || p.clients < limit/5 || p.tokens < limit/12 {
 			t.Errorf("of %d: %+v", limit, p)
 		}
 		specs := []picker.Spec{{IndexMemory: 1 << 30}, {IndexMemory: 3 << 30}}
+		specs[0].Policy.Responses.MaxBytes, specs[1].Policy.Responses.MaxBytes = 1<<30, 1<<30
 		if p.fit(specs) {
 			t.Errorf("4 GiB of index fit into %d bytes", limit)
+		}
+		if one, other := specs[0].Policy.Responses.MaxBytes, specs[1].Policy.Responses.MaxBytes; one != other || one+other > p.responses || one < limit/50 {
+			t.Errorf("of %d: response caches of %d and %d bytes", limit, one, other)
 		}
 		if all := specs[0].IndexMemory + specs[1].IndexMemory; all > p.index || specs[1].IndexMemory < 2*specs[0].IndexMemory {
 			t.Errorf("of %d: %d and %d", limit, specs[0].IndexMemory, specs[1].IndexMemory)

@@ -45,8 +45,8 @@ type Record struct {
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
 	Status  int    `json:"status,omitempty"`
-	// PromptTokens and CompletionTokens, each with its Source: engine (its own count), picker (the exact tokens of the prompt) or
-	// estimate. CachedTokens are those of the prompt that the engine found in its cache, nil where that is not known.
+	// PromptTokens and CompletionTokens, each with its Source: engine (its own count), picker (the exact tokens of the prompt),
+	// estimate, or response_cache. CachedTokens are those of the prompt that the engine found in its cache, nil where that is not known.
 	PromptTokens     int    `json:"prompt_tokens"`
 	PromptSource     Source `json:"prompt_tokens_source,omitempty"`
 	CachedTokens     *int   `json:"cached_tokens,omitempty"`
@@ -62,11 +62,12 @@ type Record struct {
 // Source is where a count of tokens is from.
 type Source string
 
-// The sources.
+// The sources. ResponseCache is the engine's count of an answer that was kept, for another request.
 const (
-	Engine   Source = "engine"
-	Picker   Source = "picker"
-	Estimate Source = "estimate"
+	Engine        Source = "engine"
+	Picker        Source = "picker"
+	Estimate      Source = "estimate"
+	ResponseCache Source = "response_cache"
 )
 
 // The entrances.
@@ -202,6 +203,21 @@ func (r *Request) Ended(d *picker.Decision, outcome picker.Outcome, after time.D
 	if used.Cached >= 0 {
 		to.CachedTokens = &used.Cached
 	}
+}
+
+// Answered records that the response cache had the answer, with the tokens that the engine has once counted for it, -1 for none. gone: the
+// client has left before its end.
+func (r *Request) Answered(prompt, generated int, gone bool, after time.Duration) {
+	if r == nil {
+		return
+	}
+	to := &r.record
+	to.Outcome, to.Duration, to.ServedModel, to.Adapter = picker.Completed.String(), milliseconds(after), r.facts.Base, r.facts.Adapter
+	if gone {
+		to.Outcome = picker.ClientGone.String()
+	}
+	to.PromptTokens, to.CompletionTokens = max(0, prompt), max(0, generated)
+	to.PromptSource, to.CompletionSource = ResponseCache, ResponseCache
 }
 
 // Over records how a request has ended after its last decision.

@@ -58,6 +58,7 @@ func Groups() map[string]Group {
 		"sessions":                    sessions(),
 		"admission":                   admission(),
 		"hooks":                       hooks(),
+		"response cache":              responseCache(),
 		"fallback and decisions":      fallbackAndDecisions(),
 	}
 }

@@ -138,6 +138,21 @@ func hooks() Group {
 	}}
 }
 
+func responseCache() Group {
+	of := func(fields string) string { return targets + "responseCache: {" + fields + "}" }
+	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
+		"a response cache":        {Spec: of("type: Exact")},
+		"all of a response cache": {Spec: of("type: Exact, requests: OnRequest, maxBytes: 1Gi, timeToLiveSeconds: 86400")},
+		"a cache without a type":  {Spec: of("maxBytes: 1Mi"), Want: "spec.responseCache.type"},
+		"a cache of another type": {Spec: of("type: Semantic"), Want: "spec.responseCache.type"},
+		"a cache of all requests": {Spec: of("type: Exact, requests: All"), Want: "spec.responseCache.requests"},
+		"a cache of few bytes":    {Spec: of("type: Exact, maxBytes: 1023Ki"), Want: "maxBytes must be 1Mi to 16Gi"},
+		"a cache of many bytes":   {Spec: of("type: Exact, maxBytes: 17Gi"), Want: "maxBytes must be 1Mi to 16Gi"},
+		"a cache of no time":      {Spec: of("type: Exact, timeToLiveSeconds: 0"), Want: "spec.responseCache"},
+		"a cache of two days":     {Spec: of("type: Exact, timeToLiveSeconds: 172800"), Want: "spec.responseCache.timeToLiveSeconds"},
+	}}
+}
+
 func fallbackAndDecisions() Group {
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
 		"nothing is retried":            {Spec: targets + "fallback: {retryOn: []}"},

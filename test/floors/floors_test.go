@@ -36,6 +36,7 @@ func init() {
 			"internal/modelroute",
 			"internal/monotonic",
 			"internal/policy",
+			"internal/respcache",
 			"internal/spelling",
 			"internal/tenant",
 		},

@@ -156,6 +156,7 @@ hooks:
 fallback: {attempts: 3}
 decisions: {logPercent: 0, answerHeaders: Never}
 streams: {commentSeconds: 5}
+responseCache: {type: Exact, requests: OnRequest, maxBytes: 8Mi, timeToLiveSeconds: 60}
 disaggregation: {type: Threshold, uncachedTokens: 1000, sidecar: LLMD}
 `
 

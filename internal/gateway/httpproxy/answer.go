@@ -23,6 +23,9 @@ func (e *exchange) startAnswer(response *http.Response) {
 	}
 	e.decision.EachRateHeader(e.client.put)
 	e.explain()
+	if e.pick.Recording != nil {
+		e.client.put(picker.CacheHeader, "miss")
+	}
 	e.client.WriteHeader(response.StatusCode)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
 
 // errAborted is the reason of an answer that its engine has ended before its end.
@@ -188,6 +189,7 @@ func (c *continued) goOn() {
 		e.attempt, e.accounted = i, false
 		err := c.try()
 		if err == nil {
+			e.pick.Recording.Drop(respcache.Incomplete)
 			e.log("Answer continued from the tokens that the client has", cause)
 			c.answer.Moved()
 			c.in, c.withheld, c.begins = nil, nil, true

@@ -6,6 +6,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
 
 // rename puts the name of a backend in place of the model in the body.
@@ -67,7 +68,7 @@ func (e *exchange) leave() {
 // fallback of the request's route by itself.
 func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 	before, handedOver := e.decision, in.HandedOver
-	in.Again, in.Steps, in.Streams = before, nil, nil
+	in.Again, in.Steps, in.Streams, in.Headers = before, nil, nil, nil // what comes after a failure is not looked up
 	if e.fallen {
 		in.Again = nil
 	}
@@ -81,6 +82,9 @@ func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 	}
 	if left && !e.fallen {
 		e.leave()
+	}
+	if left {
+		e.pick.Recording.Drop(respcache.Incomplete)
 	}
 	e.decision, e.attempt, e.last, e.fallen = d, 0, nil, false
 	if left {

@@ -40,6 +40,7 @@ type held struct {
 // hold begins to hold an answer back if it can turn out to be none.
 func (e *exchange) hold(response *http.Response, answer *picker.Answer) (h *held, stop func()) {
 	h = &held{exchange: e, response: response, limit: holdJSON}
+	e.record(response)
 	stream := picker.IsEventStream(response.Header.Get("Content-Type"))
 	if stream {
 		h.limit = holdStream
@@ -70,6 +71,7 @@ func (e *exchange) hold(response *http.Response, answer *picker.Answer) (h *held
 // add takes received bytes, and sends them on once the answer is committed. h.mu is held.
 func (h *held) add(p []byte, flush bool) {
 	e := h.exchange
+	e.pick.Recording.Write(p)
 	if h.committed {
 		if h.err == nil {
 			h.err = e.client.write(p, flush)
@@ -257,6 +259,7 @@ func (e *exchange) finish(a *picker.Answer, h *held) (picker.Outcome, result) {
 	if first {
 		e.firstToken()
 	}
+	e.store(a, h.response, outcome)
 	return outcome, passed
 }
 

@@ -29,6 +29,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 	"github.com/kvasir-dev/kvasir/internal/tracing"
 	"github.com/kvasir-dev/kvasir/internal/usagelog"
 )
@@ -369,8 +370,9 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		ID: out.id, Route: route, Body: body.Bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.Bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
 		Saltable: r.URL.Path == openai.Generate, Invokes: r.URL.Path == openai.Invocations, CutsUsage: true, Splits: true,
-		Steps: out.span.Steps(), Facts: out.usage.Facts(),
+		Steps: out.span.Steps(), Facts: out.usage.Facts(), Headers: r.Header, Query: r.URL.RawQuery,
 	}
+	defer func() { e.pick.Recording.Drop(respcache.Incomplete) }()
 	e.pick.Rename = e.rename
 	if streams[route] && parsed {
 		e.pick.Streams = func(policy *picker.PolicySpec) { out.comment(route, policy.Comments) }
@@ -378,6 +380,10 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	d, err := p.picker.Pick(r.Context(), &e.pick)
 	if err != nil {
 		out.comments.stop()
+		if hit := (*picker.CachedAnswer)(nil); errors.As(err, &hit) {
+			p.replay(out, r, hit, start)
+			return
+		}
 		p.refusePick(out, r, err)
 		return
 	}

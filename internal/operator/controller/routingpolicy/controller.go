@@ -170,6 +170,9 @@ func (r *Reconciler) gather(ctx context.Context, p *v1alpha1.RoutingPolicy) (f f
 	if _, errs := config.Policy(p); len(errs) > 0 {
 		f.invalid = errs.ToAggregate().Error()
 	}
+	if p.Spec.ResponseCache.Type != "" {
+		f.note = "requests through gateways are not answered from the response cache"
+	}
 	if len(p.Spec.Admission.Tenants.SecretRefs) > 0 {
 		again = secretsAfter
 		if err := r.secrets(ctx, p, &f); err != nil {

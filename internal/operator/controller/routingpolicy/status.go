@@ -22,6 +22,8 @@ const maxAncestors = 16
 type facts struct {
 	// invalid is why no picker can act on the policy; empty where they can.
 	invalid string
+	// note is what an accepted policy does not do; empty for nothing.
+	note string
 	// missing are the names of Secrets that are referred to and do not exist, malformed what is wrong in others.
 	missing, malformed []string
 	// targets in the order of spec.targetRefs.
@@ -76,7 +78,7 @@ func accepted(f facts, t target) metav1.Condition {
 	case t.winner != "":
 		return status.Accepted.False(status.ReasonConflicted, "RoutingPolicy %s, which is older, or as old and first by name, is in force", t.winner)
 	}
-	return status.Accepted.True(status.ReasonAccepted, "")
+	return status.Accepted.True(status.ReasonAccepted, "%s", f.note)
 }
 
 func resolvedRefs(f facts) metav1.Condition {
