@@ -2,8 +2,8 @@ package respcache
 
 import "time"
 
-// Recording collects the answer to a request that was not in the cache. It ends with Store or Drop, one of which must be called, and
-// ignores all later calls. It is for one goroutine at a time; nil records nothing.
+// Recording collects the answer to a request that was not in the cache. Store or Drop must be called and ends it: all later
+// calls are ignored. It is for one goroutine at a time; nil records nothing.
 type Recording struct {
 	cache  *Cache
 	key    Key

@@ -228,6 +228,9 @@ func TestRequestsAtOnce(t *testing.T) {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(w), 2))
 			for i := range 300 {
+				if w == 0 && i == 200 {
+					c.Close()
+				}
 				n := rng.IntN(20)
 				if a := c.Get(now, keyOf(n), -1); a != nil {
 					if len(a.Body) != 100*n || len(bytes.Trim(a.Body, string(rune('a'+n)))) > 0 {
@@ -240,9 +243,6 @@ func TestRequestsAtOnce(t *testing.T) {
 					r.Write(bytes.Repeat([]byte{byte('a' + n)}, 100))
 				}
 				r.Store(now, Answer{})
-				if w == 0 && i == 200 {
-					c.Close()
-				}
 			}
 		})
 	}

@@ -180,6 +180,15 @@ func (r *Request) Refused(reason string) {
 	r.span.SetAttributes(semconv.ErrorTypeKey.String(reason))
 }
 
+// Answered reports that the response cache of a pool had the answer: the request got no decision, and no engine was asked.
+func (r *Request) Answered(pool string) {
+	if r == nil || !r.recording {
+		return
+	}
+	r.pick(nil)
+	r.span.SetAttributes(attribute.String("kvasir.pool", pool), attribute.String("kvasir.outcome", "answered"))
+}
+
 // Attempt reports that the request is being sent to Targets[i].
 func (r *Request) Attempt(i int) {
 	if r == nil || !r.recording || r.decision == nil {

@@ -57,6 +57,7 @@ func TestNothingIsToldOfRequests(t *testing.T) {
 		f.write("pool.yaml", strings.Replace(poolYAML, "  selector:", "  engine: {apiKey: {name: engine, key: token}}\n  keySpace: {secretRef: {name: root}}\n  selector:", 1))
 		f.write("policy.yaml", strings.Replace(fmt.Sprintf(policyYAML, "MarginalCost"), "  decisions: {answerHeaders: Always}", `  decisions: {answerHeaders: Always, logPercent: 100}
   session: {keys: [{type: Header, name: x-session-id}, {type: BodyField, name: user}]}
+  responseCache: {type: Exact}
   admission:
     tenants:
       identification: APIKey
@@ -117,6 +118,20 @@ stringData: {root: %s}
 		}
 		served += statuses[200]
 	}
+	// The response cache holds the answer, and its key is made of the whole request.
+	again := map[string]any{"model": "m", "temperature": 0, "max_tokens": 2, "prompt": secretPrompt}
+	for range 2 {
+		if status := f.confide(f.proxy+"/v1/completions", secretKey, again); status != http.StatusOK {
+			t.Errorf("a request that can be answered from the cache: %d", status)
+		}
+		served++
+		f.until("the answer is in the response cache", func() bool { return f.metric("kvasir_response_cache_entries") > 0 })
+	}
+	hits := f.metric("kvasir_response_cache_requests_total", `result="hit"`)
+	if hits == 0 {
+		t.Error("no request is answered from the response cache")
+	}
+	served -= int(hits) // there is no score, and there are no spans of one
 	// An engine that has died makes the picker log attempts, retries and circuits.
 	f.engines[1].Kill()
 	for range 4 {

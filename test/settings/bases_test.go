@@ -247,4 +247,5 @@ const (
 var without = map[string]string{
 	"RoutingPolicy.targetRefs.[].group": "a gateway's pool has the name of the pool that it is made for: both groups mean one pool",
 	"RoutingPolicy.targetRefs.[].kind":  "Gateway API's contract for policies requires it; it has one value",
+	"RoutingPolicy.responseCache.type":  "it has one value, so that others can be added",
 }

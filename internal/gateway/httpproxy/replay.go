@@ -26,6 +26,7 @@ func (p *Proxy) replay(out *client, r *http.Request, hit *picker.CachedAnswer, s
 		p.refuse(out, request.NoMemory)
 		return
 	}
+	out.span.Answered(hit.Pool)
 	h := out.Header()
 	h["Content-Type"] = nil // net/http would guess one
 	if hit.ContentType != "" {

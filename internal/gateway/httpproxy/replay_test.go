@@ -156,6 +156,42 @@ func TestWhatIsNotAnsweredFromTheCache(t *testing.T) {
 	}
 }
 
+// TestAnswersOfAllRoutesAreKept: each route has its own sign of a complete answer.
+func TestAnswersOfAllRoutesAreKept(t *testing.T) {
+	t.Parallel()
+	const events = "text/event-stream"
+	for name, tc := range map[string]struct{ path, request, kind, answer string }{
+		"chats":     {"/v1/chat/completions", `"messages":[{"role":"user","content":"p"}]`, "application/json", `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`},
+		"embedding": {"/v1/embeddings", `"input":"p"`, "application/json", `{"object":"list","data":[{"index":0,"embedding":[0.1]}],"usage":{"prompt_tokens":1}}`},
+		"Responses": {"/v1/responses", `"input":"p"`, "application/json", `{"object":"response","status":"completed","output":[]}`},
+		"Messages":  {"/v1/messages", `"max_tokens":2,"messages":[{"role":"user","content":"p"}]`, "application/json", `{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"end_turn"}`},
+		"a stream of Messages": {"/v1/messages", `"max_tokens":2,"stream":true,"messages":[{"role":"user","content":"p"}]`, events,
+			"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
+		"a stream of Responses": {"/v1/responses", `"stream":true,"input":"p"`, events,
+			"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\"output\":[]}}\n\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, Options{}, caching(engine(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.Header().Set("Content-Type", tc.kind)
+				_, _ = io.WriteString(w, tc.answer)
+			})))
+			body := `{"model":"m","temperature":0,` + tc.request + `}`
+			if first := h.post(tc.path, body); read(t, first) != tc.answer || first.Header.Get("X-Kvasir-Cache") != "miss" {
+				t.Fatalf("%d %v", first.StatusCode, first.Header)
+			}
+			eventually(t, "the answer is stored or refused", func() bool {
+				s := h.responses()
+				return s.Storings[respcache.Stored]+s.Storings[respcache.Unfit]+s.Storings[respcache.Incomplete] == 1
+			})
+			if again := h.post(tc.path, body); read(t, again) != tc.answer || again.Header.Get("X-Kvasir-Cache") != "hit" {
+				t.Errorf("%d %v %+v", again.StatusCode, again.Header, h.responses().Storings)
+			}
+		})
+	}
+}
+
 // TestOnRequestNeedsTheClientsWish: with requests OnRequest, nothing is stored or answered that its client has not asked for.
 func TestOnRequestNeedsTheClientsWish(t *testing.T) {
 	t.Parallel()
@@ -370,7 +406,7 @@ func TestAReplayToASlowClientDelaysNoOther(t *testing.T) {
 		_, _ = io.WriteString(w, large)
 	}))
 	s.Policy.Responses.MaxBytes = 4 << 20
-	h := newHouse(t, Options{Budget: budget.New(3<<20, time.Now)}, s)
+	h := newHouse(t, Options{Budget: budget.New(8<<20, time.Now)}, s)
 	h.ask(cold)
 	eventually(t, "it is stored", func() bool { return h.responses().Entries == 1 })
 	h.idle()
