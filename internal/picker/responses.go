@@ -69,7 +69,10 @@ func (p *Picker) answered(v *view, s *scratch, in *Request, c *caller, steps *ho
 		return nil
 	}
 	in.Recording = nil
-	if v.cache == nil || in.Unparsed || in.Light || v.spec.checkKey(in.Header) != nil {
+	if v.cache == nil || in.Unparsed || in.Light {
+		return nil
+	}
+	if accepted := v.spec.checkKey(in.Header) == nil; !accepted { // the engine answers that
 		return nil
 	}
 	wish := wishOf(in.Headers)

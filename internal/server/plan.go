@@ -17,8 +17,8 @@ type plan struct {
 	// limit is the container's memory in bytes; 0 where it has none.
 	limit int64
 	// clients is what clients can make the picker hold, index what the blocks of all pools can take, and responses what their response
-	// caches can; 0 for as much as the pools set. tokens is what is remembered of the prompts of all pools, peers what other replicas can make the picker assume, and
-	// events what engines can make it hold beside the index.
+	// caches can; 0 for as much as the pools set. tokens is what is remembered of the prompts of all pools, peers what other replicas can
+	// make the picker assume, and events what engines can make it hold beside the index.
 	clients, index, responses, tokens, peers, events int64
 	// connections of clients to the proxy, gateways those of gateways, and reports those of reporters, replicas and operators.
 	connections, gateways, reports int
