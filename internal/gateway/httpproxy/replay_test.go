@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
+	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
@@ -236,6 +237,44 @@ func TestAnswersStayWithTheirTenant(t *testing.T) {
 		if body, cache := h.ask(cold); cache != "" || asked.Load() != 2 {
 			t.Errorf("a stranger gets %q: %s", cache, body)
 		}
+	}
+}
+
+// TestAHooksModelIsPartOfTheKey: a hook reads what is not compared, and sends the same body to another model.
+func TestAHooksModelIsPartOfTheKey(t *testing.T) {
+	t.Parallel()
+	address, asked := counting(t)
+	s := caching(address)
+	s.Policy.Hooks = hooks.Spec{Headers: []string{"x-session-id"}, Steps: []hooks.Step{
+		{Name: "tuned", When: `headers["x-session-id"] == "b"`, Model: "lora", CostLimit: 100},
+	}}
+	h := newHouse(t, Options{}, s)
+	for i, session := range []string{"a", "b"} {
+		if body, cache := h.ask(cold, "X-Session-Id", session); cache != "miss" || asked.Load() != int64(i+1) {
+			t.Errorf("session %s: %q after %d: %s", session, cache, asked.Load(), body)
+		}
+		eventually(t, "it is stored", func() bool { return h.responses().Entries == i+1 })
+	}
+	if _, cache := h.ask(cold, "X-Session-Id", "c"); cache != "hit" {
+		t.Errorf("another session: %q", cache)
+	}
+}
+
+// TestClientsWithoutATenantShareNothing: where the policy distinguishes tenants and admits others, these are not one tenant.
+func TestClientsWithoutATenantShareNothing(t *testing.T) {
+	t.Parallel()
+	address, asked := counting(t)
+	s := keyed(t, address)
+	s.Policy.Admission.Tenants.Reject = false
+	s.Policy.Responses = picker.ResponseCacheSpec{MaxBytes: 1 << 20, Life: time.Hour}
+	h := newHouse(t, Options{}, s)
+	for i := range int64(2) {
+		if body, cache := h.ask(cold); cache != "" || asked.Load() != i+1 {
+			t.Errorf("%q after %d: %s", cache, asked.Load(), body)
+		}
+	}
+	if n := h.responses().Results[respcache.NoTenant]; n != 2 {
+		t.Errorf("%d requests without a tenant, want 2", n)
 	}
 }
 
