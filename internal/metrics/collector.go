@@ -129,6 +129,8 @@ var poolSeries = []series[picker.PoolStats]{
 		ofPool, func(s *picker.PoolStats) float64 { return float64(s.Speculation.Refused) }),
 	gauge("kvasir_speculating_requests", "Requests under way whose KV blocks the chosen endpoint is assumed to hold.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Speculating) }),
+	counter("kvasir_tokens_reused_total", "Prompts whose token ids an engine had made a few minutes before, so that no engine was asked.", ofPool,
+		func(s *picker.PoolStats) float64 { return float64(s.TokensReused) }),
 	counter("kvasir_tokens_checked_answers_total", "Answers and event streams that were compared with the tokens that the picker had made or asked for, and agreed.", ofPool,
 		func(s *picker.PoolStats) float64 { return float64(s.Checks.Fit) }),
 	counter("kvasir_tokens_misfitting_answers_total", "Answers and event streams that were compared with the tokens that the picker had made or asked for, and did not agree.", ofPool,

@@ -15,12 +15,29 @@ var ignored = [numRoutes][]string{
 	Messages:        {"metadata"},
 }
 
+// unprompted are the top-level fields that change nothing in the ids of a prompt on any route: how the answer is sampled, sent and ended.
+// max_tokens is none of them, because a prompt can be truncated to what it leaves.
+var unprompted = []string{
+	"user", "priority", "metadata", "cache_salt", "request_id", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "seed",
+	"n", "best_of", "stop", "stop_sequences", "stop_token_ids", "min_tokens", "ignore_eos", "presence_penalty", "frequency_penalty",
+	"repetition_penalty", "logprobs", "top_logprobs", "logit_bias",
+}
+
+// AppendCanonicalPrompt is AppendCanonical for requests that are compared by the ids of their prompts.
+func (r *Request) AppendCanonicalPrompt(dst []byte) (out []byte, ok bool) {
+	return r.appendCanonical(dst, unprompted)
+}
+
 // AppendCanonical appends the text of the body by which it is compared with other ones: without white space, without the fields that
 // change nothing in the answer, and with the others in the order of their names. Bodies of equal texts are the same request to an engine.
 // The opposite does not hold: numbers and strings are compared as they are written, and the order within values counts, because engines
 // write tools into prompts in that order. ok is false for bodies that are not compared: with a byte order mark, a name twice, a name
 // that is written with an escape, or more than 256 fields.
 func (r *Request) AppendCanonical(dst []byte) (out []byte, ok bool) {
+	return r.appendCanonical(dst, ignored[r.Route])
+}
+
+func (r *Request) appendCanonical(dst []byte, without []string) (out []byte, ok bool) {
 	if r.overflow || bytes.HasPrefix(r.body, byteOrderMark) {
 		return dst, false
 	}
@@ -32,7 +49,7 @@ func (r *Request) AppendCanonical(dst []byte) (out []byte, ok bool) {
 		if f.key.escaped || i > 0 && bytes.Equal(name(f), name(fields[i-1])) {
 			return dst, false
 		}
-		if slices.Contains(ignored[r.Route], string(name(f))) {
+		if slices.Contains(without, string(name(f))) {
 			continue
 		}
 		if dst[len(dst)-1] != '{' {

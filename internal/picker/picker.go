@@ -56,6 +56,8 @@ type Options struct {
 	Now func() time.Time
 	// Renderer asks engines for tokens; nil never asks.
 	Renderer Renderer
+	// RenderedBytes is how much of what engines have rendered is kept for the same prompts; 0 keeps nothing.
+	RenderedBytes int64
 	// Doubt is called when what engines report does not match the tokens made in process for some kinds of requests to a
 	// pool. It must not call the Picker, nor wait for it.
 	Doubt func(namespace, pool string, kinds openai.Kinds)
@@ -89,6 +91,7 @@ type Picker struct {
 	scratch sync.Pool
 
 	suspects *circuit.Suspects
+	renders  *renderedPrompts // nil keeps nothing
 }
 
 // snapshot is all pools at one moment, immutable.
@@ -113,6 +116,7 @@ func New(options Options) *Picker {
 		options.NewStrategy = policy.New
 	}
 	p := &Picker{options: options, now: options.Now, exact: map[string]*atomic.Pointer[Exact]{}, suspects: circuit.NewSuspects()}
+	p.renders = newRenderedPrompts(options.RenderedBytes)
 	p.scratch.New = func() any { return new(scratch) }
 	p.current.Store(&snapshot{models: map[string]*view{}})
 	return p

@@ -65,6 +65,7 @@ type poolStats struct {
 	outcomes  [numOutcomes]atomic.Int64
 	tokens    [numTokenSources]atomic.Int64
 	inexact   [len(inexactReasons)]atomic.Int64
+	reused    atomic.Int64
 	without   inexactness
 	rendering atomic.Pointer[Rendering] // nil until an engine is asked
 	refused   atomic.Int64
@@ -163,6 +164,8 @@ type PoolStats struct {
 	Model, Strategy string
 	Outcomes        map[Outcome]int64
 	Tokens          map[TokenSource]int64
+	// TokensReused counts the prompts whose ids an engine had made for a request before.
+	TokensReused int64
 	// Inexact counts the requests without exact tokens, by the reason.
 	Inexact map[string]int64
 	// Rendering is how questions to engines for tokens go.
@@ -238,7 +241,8 @@ func (p *Picker) Stats() []PoolStats {
 		s := PoolStats{
 			Namespace: v.spec.Namespace, Pool: v.spec.Name, Model: v.spec.Model, Strategy: string(v.spec.Policy.Strategy.Type),
 			Outcomes: map[Outcome]int64{}, Tokens: map[TokenSource]int64{}, Inexact: map[string]int64{},
-			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Unretried: v.stats.unretried.Load(), Hits: v.stats.delivered.read(),
+			Refused: v.stats.refused.Load(), Retries: v.stats.retries.Load(), Unretried: v.stats.unretried.Load(),
+			TokensReused: v.stats.reused.Load(), Hits: v.stats.delivered.read(),
 			Speculating: v.pending.size(), Proven: int(v.proofs.blocks.Load()), Admission: v.admission.read(), Tenants: v.tenants.read(),
 			Trust:    Trust{Losses: v.doubts.losses.Load(), Ignored: v.doubts.ignored.Load()},
 			Gateways: v.gateways.read(now), Shadows: v.shadowStats(), Without: v.stats.without.read(),

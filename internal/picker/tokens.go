@@ -237,14 +237,7 @@ func onlyEngines(r *openai.Request) bool {
 // rendered makes the keys of the ids that an engine rendered.
 func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte, chain tokenizer.Chain) prompt {
 	r := &s.request
-	got, by, err := p.askEngine(ctx, v, r, body)
-	switch {
-	case errors.Is(err, context.Canceled):
-	case err != nil && !concernsEngine(r, err):
-		v.stats.rendered(got.Lacking, ErrUnrenderable)
-	default:
-		v.stats.rendered(got.Lacking, err)
-	}
+	got, by, err := p.engineIDs(ctx, v, r, body, chain.Root)
 	source := TokensEngine
 	if got.Tokenized {
 		source = TokensTokenize
@@ -278,6 +271,31 @@ func (p *Picker) rendered(ctx context.Context, v *view, s *scratch, body []byte,
 		out.ids = nil
 	}
 	return out
+}
+
+// engineIDs returns the ids that an engine has made of a prompt within the last minutes, or else asks one.
+func (p *Picker) engineIDs(ctx context.Context, v *view, r *openai.Request, body []byte, root kvblock.Key) (Rendered, *member, error) {
+	key, keeps := renderedKey{}, false
+	if p.renders != nil {
+		if key, keeps = v.keyOfRendered(r, len(body), root); keeps {
+			if got, by, found := p.renders.get(p.now(), key, v); found {
+				v.stats.reused.Add(1)
+				return got, by, nil
+			}
+		}
+	}
+	got, by, err := p.askEngine(ctx, v, r, body)
+	switch {
+	case errors.Is(err, context.Canceled):
+	case err != nil && !concernsEngine(r, err):
+		v.stats.rendered(got.Lacking, ErrUnrenderable)
+	default:
+		v.stats.rendered(got.Lacking, err)
+	}
+	if err == nil && keeps {
+		p.renders.put(p.now(), key, &got, by)
+	}
+	return got, by, err
 }
 
 // compute makes the keys in process, within the policy's budget.

@@ -55,7 +55,8 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.plan = ownPlan()
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
 	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "tokens", a.plan.tokens,
-		"peers", a.plan.peers, "events", a.plan.events, "connections", a.plan.connections, "requests", a.plan.requests)
+		"responses", a.plan.responses, "peers", a.plan.peers, "events", a.plan.events, "connections", a.plan.connections,
+		"requests", a.plan.requests)
 	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
@@ -63,7 +64,8 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.renderer = render.New(render.Options{Room: room})
 	a.peers.outbox = replicas.NewOutbox(incarnation())
 	choosing := picker.Options{
-		Renderer: renderer{a.renderer, &a.releases}, Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
+		Renderer: renderer{a.renderer, &a.releases}, RenderedBytes: a.plan.tokens / renderedShare,
+		Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
 		Island: o.island, Recorder: a.ring, Overload: a.overload, Log: log.WithName("picker"),
 	}
 	if a.decisions != nil {
@@ -77,7 +79,7 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.hub = a.newHub(&o.hub)
 	a.tokens = tokencheck.New(tokencheck.Config{
 		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Want: a.want, Fetched: a.fetched,
-		CacheBytes: a.plan.tokens, Log: log.WithName("tokens"),
+		CacheBytes: a.plan.tokens - a.plan.tokens/renderedShare, Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))
 	var answered func(scrape.Target, error)

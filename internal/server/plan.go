@@ -35,6 +35,8 @@ const (
 	clientShare, indexShare, tokenShare, peerShare, eventShare, responseShare = 0.25, 0.25, 0.1, 0.05, 0.1, 0.05
 	// unlimitedClients, unlimitedTokens, unlimitedPeers and unlimitedEvents are for them where there is no limit.
 	unlimitedClients, unlimitedTokens, unlimitedPeers, unlimitedEvents = 1 << 30, 128 << 20, 128 << 20, 256 << 20
+	// renderedShare of what prompts can take is for ids that engines have made.
+	renderedShare = 8
 	// mostTokens are about 20 million tokens. More are not worth the time of the garbage collector.
 	mostTokens = 256 << 20
 	// collectShare of the limit is where the collector begins to work harder, unless GOMEMLIMIT is set.
