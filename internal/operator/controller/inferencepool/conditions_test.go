@@ -120,6 +120,7 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		{(*verdict).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
 		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
 		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
+		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.IslandArgs + "a"}} }, "False EngineFlagsMissing"},
 		{(*verdict).podsHealthy, func(r *verdict) {
 			r.problems.skipped = []podtemplate.Skipped{{What: "--shutdown-timeout", Why: podtemplate.ReleaseUnknown}}
 		}, "True ReleaseUnknown"},

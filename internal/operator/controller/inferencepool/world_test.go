@@ -253,6 +253,9 @@ func (w *world) apply(config runtime.ApplyConfiguration) error {
 	}
 	o.SetResourceVersion(live.GetResourceVersion())
 	o.SetUID(live.GetUID())
+	if status, ok := live.Object["status"]; ok {
+		o.Object["status"] = status
+	}
 	return w.api.Update(context.Background(), o)
 }
 
