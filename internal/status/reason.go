@@ -49,7 +49,6 @@ const (
 	ReasonHistoryLost          = "HistoryLost"
 	ReasonBlockSizeUnsupported = "BlockSizeUnsupported"
 	ReasonReporterMissing      = "ReporterMissing"
-	ReasonReporterRejected     = "ReporterRejected"
 
 	// Of TokensExact.
 	ReasonEngineRender = "EngineRender"

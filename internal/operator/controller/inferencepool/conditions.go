@@ -398,14 +398,17 @@ func (r *verdict) eventsSynced() metav1.Condition {
 			continue
 		}
 		of++
-		if p.Synced {
+		state, _ := r.view.Pod(p.UID)
+		why := status.EventsReason(state.Reason, p.Synced)
+		if why == "" {
 			synced++
 			continue
 		}
-		state, _ := r.view.Pod(p.UID)
 		if which == "" {
-			which = p.Name
-			reason = status.EventsReason(state.Reason)
+			which, reason = p.Name, why
+			if reason == status.ReasonStreamMissing && r.pool.Spec.Engine.Events.Source == v1alpha1.EventsReporter && !hasReporter(r.podOf[p.UID]) {
+				reason = status.ReasonReporterMissing
+			}
 		}
 	}
 	switch {
@@ -415,6 +418,12 @@ func (r *verdict) eventsSynced() metav1.Condition {
 		return status.EventsSynced.False(reason, "the caches of %d of %d pods are known; that of %s is not", synced, of, which)
 	}
 	return status.EventsSynced.True(status.ReasonSynced, "")
+}
+
+// hasReporter reports whether a reporter runs in a pod, whoever put it there; nil counts as one with a reporter.
+func hasReporter(pod *corev1.Pod) bool {
+	is := func(c corev1.Container) bool { return c.Name == v1alpha1.ReporterContainer }
+	return pod == nil || slices.ContainsFunc(pod.Spec.InitContainers, is) || slices.ContainsFunc(pod.Spec.Containers, is)
 }
 
 func (r *verdict) ready(accepted, picker metav1.Condition) metav1.Condition {

@@ -152,8 +152,8 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 
 func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
 	for said, want := range map[string]string{
-		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
-		"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
+		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
+		"BlockSizeUnsupported": "BlockSizeUnsupported", "Disconnected": "StreamMissing",
 	} {
 		r := newVerdict()
 		var heard operatorfeed.Pool

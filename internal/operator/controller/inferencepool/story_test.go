@@ -24,6 +24,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/config/crd"
 	"github.com/kvasir-dev/kvasir/docs"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
@@ -105,7 +106,16 @@ func refusing(why string) func(*world) {
 	}
 }
 
-func unsynced(reason string) func(*world) { return func(w *world) { w.unsynced = &reason } }
+// stream returns a cause that leaves the event streams of all pods in a state, with what they have counted.
+func stream(state events.State, counted func(*events.Stats)) func(*world) {
+	return func(w *world) {
+		stats := &events.Stats{}
+		if counted != nil {
+			counted(stats)
+		}
+		w.stream = &events.Status{State: state, Stats: stats}
+	}
+}
 
 func found(reason, message string) operatorfeed.Finding {
 	return operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: reason, Message: message}
@@ -232,14 +242,16 @@ var causes = []cause{
 			w.setStatus(pod, func(s *corev1.PodStatus) { setCondition(s, corev1.PodReady, false, w.clock.Now()) })
 		}
 	}, condition: v1alpha1.ConditionReady, reason: "NoReadyEndpoint", names: "none of 2"},
-	{what: "no events come from an engine", do: unsynced(""), condition: v1alpha1.ConditionEventsSynced, reason: "StreamMissing", names: "chat-"},
-	{what: "the engine publishes no events", do: unsynced("EventsDisabled"), condition: v1alpha1.ConditionEventsSynced, reason: "EventsDisabled", names: "chat-"},
-	{what: "the picker refuses the reporter", do: unsynced("ReporterRejected"), condition: v1alpha1.ConditionEventsSynced, reason: "ReporterRejected", names: "chat-"},
-	{what: "the pod has no reporter", do: unsynced("ReporterMissing"), condition: v1alpha1.ConditionEventsSynced, reason: "ReporterMissing", names: "chat-"},
-	{what: "events of a layout that is not known", do: unsynced("UnknownLayout"), condition: v1alpha1.ConditionEventsSynced, reason: "UnknownLayout", names: "chat-"},
-	{what: "events come faster than they are read", do: unsynced("Lagging"), condition: v1alpha1.ConditionEventsSynced, reason: "Lagging", names: "chat-"},
-	{what: "events were lost that the engine no longer has", do: unsynced("HistoryLost"), condition: v1alpha1.ConditionEventsSynced, reason: "HistoryLost", names: "chat-"},
-	{what: "blocks of a size that does not fit the pool", do: unsynced("BlockSizeUnsupported"),
+	{what: "no events come from an engine", do: stream(events.Disconnected, nil), condition: v1alpha1.ConditionEventsSynced, reason: "StreamMissing", names: "chat-"},
+	{what: "the engine publishes no events", do: stream(events.Disconnected, func(s *events.Stats) { s.Silent.Store(true) }), condition: v1alpha1.ConditionEventsSynced, reason: "EventsDisabled", names: "chat-"},
+	{what: "the pod has no reporter", pool: adoptedWorld, do: func(w *world) {
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Engine.Events.Source = v1alpha1.EventsReporter })
+		stream(events.Disconnected, nil)(w)
+	}, condition: v1alpha1.ConditionEventsSynced, reason: "ReporterMissing", names: "vllm-"},
+	{what: "events of a layout that is not known", do: stream(events.Synced, func(s *events.Stats) { s.Unreadable.Store(true) }), condition: v1alpha1.ConditionEventsSynced, reason: "UnknownLayout", names: "chat-"},
+	{what: "events come faster than they are read", do: stream(events.Degraded, func(s *events.Stats) { s.Overflows.Add(1) }), condition: v1alpha1.ConditionEventsSynced, reason: "Lagging", names: "chat-"},
+	{what: "events were lost that the engine no longer has", do: stream(events.Degraded, nil), condition: v1alpha1.ConditionEventsSynced, reason: "HistoryLost", names: "chat-"},
+	{what: "blocks of a size that does not fit the pool", do: stream(events.Synced, func(s *events.Stats) { s.BlockSizeUnsupported.Add(1) }),
 		condition: v1alpha1.ConditionEventsSynced, reason: "BlockSizeUnsupported", names: "chat-"},
 	{what: "the wrong tokenizer", do: func(w *world) { w.tokens = found("ProbeFailed", "texts: 3 of 8 differ from those of the engine") },
 		condition: v1alpha1.ConditionTokensExact, reason: "ProbeFailed", names: "differ"},
