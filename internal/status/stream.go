@@ -67,8 +67,8 @@ func Knowledge(pods map[string]operatorfeed.PodState, streams []events.Status) {
 	}
 }
 
-// EventsReason is the reason of EventsSynced for what a picker reports of a pod, as Knowledge computes it; empty for a pod of which all
-// is known.
+// EventsReason is the reason of EventsSynced for what a picker reports of a pod, as Knowledge computes it; empty for a pod whose
+// blocks are all known.
 func EventsReason(reported string, synced bool) string {
 	known := []string{ReasonUnknownLayout, ReasonLagging, ReasonHistoryLost, ReasonBlockSizeUnsupported, ReasonEventsDisabled}
 	switch {

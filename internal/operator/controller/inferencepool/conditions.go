@@ -420,7 +420,7 @@ func (r *verdict) eventsSynced() metav1.Condition {
 	return status.EventsSynced.True(status.ReasonSynced, "")
 }
 
-// hasReporter reports whether a reporter runs in a pod, whoever put it there; nil counts as one with a reporter.
+// hasReporter reports whether a pod has a reporter, the operator's or another one; nil counts as one with a reporter.
 func hasReporter(pod *corev1.Pod) bool {
 	is := func(c corev1.Container) bool { return c.Name == v1alpha1.ReporterContainer }
 	return pod == nil || slices.ContainsFunc(pod.Spec.InitContainers, is) || slices.ContainsFunc(pod.Spec.Containers, is)

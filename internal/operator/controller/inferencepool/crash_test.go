@@ -167,7 +167,7 @@ func TestACrashIsATroubleUntilTheContainerHasProvedItself(t *testing.T) {
 				t.Errorf("trouble %+v, want one: %t", got, tc.want)
 			}
 			if running := tc.status.State.Running != nil; (tc.want && running) != !r.wake.IsZero() {
-				t.Errorf("looks again at %s", r.wake)
+				t.Errorf("wakes at %s", r.wake)
 			}
 		})
 	}
