@@ -45,6 +45,9 @@ const (
 	// AnnotationRotateKey on a pool asks for a new key root: whenever its value differs from that on the Secret that the
 	// operator keeps, the root is recreated.
 	AnnotationRotateKey = "kvasir.dev/rotate-key"
+	// AnnotationOperator on a pool is the namespace of the installation of the operator that manages it. All others leave the pool
+	// alone. Without it, an installation keeps its pools until its service account is gone.
+	AnnotationOperator = "kvasir.dev/operator"
 	// AnnotationRestartedAt in the template of a pool, with a time as its value, makes a new revision of the same pods: a
 	// restart as a rollout.
 	AnnotationRestartedAt = "kvasir.dev/restarted-at"

@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:validation:MinProperties=1
 type InferencePoolStatus struct {
-	// conditions of the pool. All are positive: True is good.
+	// conditions of the pool, worst first. All are positive: True is good.
 	// +kubebuilder:validation:MinItems=0
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map

@@ -80,7 +80,7 @@ type PodState struct {
 	// InFlight is the requests that this replica has sent there and that have not ended.
 	InFlight int
 	// Synced reports that the blocks of every rank are known in full, Degraded that they are known in part; Reason is why
-	// it is not Synced, in a word.
+	// it is not Synced, or why blocks of it are not indexed all the same, in a word.
 	Synced, Degraded bool
 	Reason           string
 	// UncachedTokens are prompt tokens that this replica has sent there and that are still to be prefilled.

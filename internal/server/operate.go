@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
-	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/status"
@@ -85,7 +84,7 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 		}
 	}
 	if !spec.NoEvents {
-		a.addKnowledge(pool, s.Pods)
+		status.Knowledge(s.Pods, a.knowledge(pool))
 	}
 	return s, true
 }
@@ -99,26 +98,6 @@ func (a *app) refusal(pool string) (operatorfeed.State, bool) {
 		Picker: a.name, Incarnation: a.peers.outbox.Incarnation(), Unserved: true,
 		Accepted: found.accepted, AcceptedGeneration: found.generation,
 	}, found.accepted.Verdict == operatorfeed.Bad
-}
-
-// addKnowledge adds for each pod whether all blocks of its ranks are known.
-func (a *app) addKnowledge(pool string, pods map[string]operatorfeed.PodState) {
-	seen := map[string]bool{}
-	for _, stream := range a.knowledge(pool) {
-		uid := stream.Endpoint.ID.Pod
-		pod, ok := pods[uid]
-		if !ok {
-			continue
-		}
-		synced := stream.State == events.Synced
-		pod.Synced = synced && (pod.Synced || !seen[uid])
-		pod.Degraded = pod.Degraded || stream.State == events.Degraded || stream.State == events.Unverified
-		if !synced {
-			pod.Reason = status.StreamReason(&stream)
-		}
-		seen[uid] = true
-		pods[uid] = pod
-	}
 }
 
 // findings are the parts of the operator's conditions of a pool that only pickers know.

@@ -22,8 +22,15 @@ const (
 	ReasonPickerUnavailable = "PickerUnavailable"
 
 	// Of UpToDate.
-	ReasonRolloutStopped  = "RolloutStopped"
-	ReasonReporterStopped = "ReporterUpdateStopped"
+	ReasonRolloutStopped   = "RolloutStopped"
+	ReasonReporterStopped  = "ReporterUpdateStopped"
+	ReasonRollingOut       = "RolloutInProgress"
+	ReasonRolloutOnDelete  = "RolloutOnDelete"
+	ReasonReporterUpdating = "ReporterUpdating"
+
+	// Of Scaled.
+	ReasonScalingUp   = "ScalingUp"
+	ReasonScalingDown = "ScalingDown"
 
 	// Of PodsHealthy: what the operator could not add to the template.
 	ReasonFlagsMissing   = "EngineFlagsMissing"
@@ -42,7 +49,6 @@ const (
 	ReasonHistoryLost          = "HistoryLost"
 	ReasonBlockSizeUnsupported = "BlockSizeUnsupported"
 	ReasonReporterMissing      = "ReporterMissing"
-	ReasonReporterRejected     = "ReporterRejected"
 
 	// Of TokensExact.
 	ReasonEngineRender = "EngineRender"
@@ -68,8 +74,9 @@ const (
 	ReasonGatewayPodsMissing = "GatewayPodsMissing"
 
 	// Of GatewayAccepted.
-	ReasonDisabled    = "Disabled"
-	ReasonCRDsMissing = "CRDsMissing"
+	ReasonDisabled      = "Disabled"
+	ReasonCRDsMissing   = "CRDsMissing"
+	ReasonNotReferenced = "NotReferenced"
 
 	// Of ResolvedRefs and Programmed.
 	ReasonSecretNotFound = "SecretNotFound"

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
 
 // The states of an endpoint's events, as documents have them: how far it is known what the endpoint holds.
@@ -34,6 +35,8 @@ func StreamReason(s *events.Status) string {
 		return ReasonEventsDisabled
 	case s.Stats.Unreadable.Load():
 		return ReasonUnknownLayout
+	case s.Stats.BlockSizeUnsupported.Load() > 0:
+		return ReasonBlockSizeUnsupported
 	case s.State == events.Degraded && s.Stats.Overflows.Load() > 0:
 		return ReasonLagging
 	case s.State == events.Degraded || s.State == events.Unverified:
@@ -42,12 +45,37 @@ func StreamReason(s *events.Status) string {
 	return s.State.String()
 }
 
-// EventsReason is the reason of EventsSynced for what a picker reports of an endpoint, as StreamReason computes it.
-func EventsReason(reported string) string {
-	known := []string{ReasonUnknownLayout, ReasonReporterRejected, ReasonLagging, ReasonHistoryLost, ReasonBlockSizeUnsupported,
-		ReasonReporterMissing, ReasonEventsDisabled}
-	if slices.Contains(known, reported) {
+// Knowledge adds to the state of each pod that a picker sends to the operator whether all blocks of its ranks are known, and why not.
+// A pod whose streams are complete has a reason, too, if their events or blocks cannot be used.
+func Knowledge(pods map[string]operatorfeed.PodState, streams []events.Status) {
+	seen := map[string]bool{}
+	for i := range streams {
+		stream := &streams[i]
+		uid := stream.Endpoint.ID.Pod
+		pod, ok := pods[uid]
+		if !ok {
+			continue
+		}
+		synced := stream.State == events.Synced
+		pod.Synced = synced && (pod.Synced || !seen[uid])
+		pod.Degraded = pod.Degraded || stream.State == events.Degraded || stream.State == events.Unverified
+		if reason := StreamReason(stream); !synced || reason != StreamSynced {
+			pod.Reason = reason
+		}
+		seen[uid] = true
+		pods[uid] = pod
+	}
+}
+
+// EventsReason is the reason of EventsSynced for what a picker reports of a pod, as Knowledge computes it; empty for a pod whose
+// blocks are all known.
+func EventsReason(reported string, synced bool) string {
+	known := []string{ReasonUnknownLayout, ReasonLagging, ReasonHistoryLost, ReasonBlockSizeUnsupported, ReasonEventsDisabled}
+	switch {
+	case slices.Contains(known, reported):
 		return reported
+	case synced:
+		return ""
 	}
 	return ReasonStreamMissing
 }

@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -35,15 +36,21 @@ func verified(t *testing.T, monitor *unstructured.Unstructured) (server, ca stri
 	return server, ca
 }
 
+// TestMonitorsVerifyCertificates wherever the chart knows their CA.
 func TestMonitorsVerifyCertificates(t *testing.T) {
 	all := objects(t, rendered(t, "--set", "monitoring.monitors.enabled=true", "--set", "crds.install=false"))
 	for _, name := range []string{"kvasir-operator", "kvasir-pickers"} {
 		if server, ca := verified(t, all["ServiceMonitor "+system+"/"+name]); server+ca != "" {
-			t.Errorf("%s verifies %s by %s without being asked", name, server, ca)
+			t.Errorf("%s verifies %s by %s, which the chart does not know", name, server, ca)
 		}
 	}
 	all = objects(t, rendered(t, "--set", "monitoring.monitors.enabled=true", "--set", "crds.install=false",
-		"--set", "metrics.certificateSecret=metrics,monitoring.monitors.verifyOperator=true",
+		"--set", "metrics.certificateSecret=metrics,monitoring.monitors.verifyOperator=false"))
+	if server, ca := verified(t, all["ServiceMonitor "+system+"/kvasir-operator"]); server+ca != "" {
+		t.Errorf("the operator's monitor verifies %s by %s, against the values", server, ca)
+	}
+	all = objects(t, rendered(t, "--set", "monitoring.monitors.enabled=true", "--set", "crds.install=false",
+		"--set", "metrics.certificateSecret=metrics",
 		"--set", "monitoring.monitors.pools[0].name=chat,monitoring.monitors.pools[0].namespace=llm",
 		"--set", "monitoring.monitors.pools[1].name=code,monitoring.monitors.pools[1].namespace=dev"))
 	for name, want := range map[string][2]string{
@@ -58,9 +65,31 @@ func TestMonitorsVerifyCertificates(t *testing.T) {
 	if all["ServiceMonitor "+system+"/kvasir-pickers"] != nil {
 		t.Error("the pickers of the listed pools are scraped twice")
 	}
-	if out, err := template(t, "--set", "monitoring.monitors.enabled=true,monitoring.monitors.verifyOperator=true"); err == nil ||
-		!strings.Contains(out+err.Error(), "metrics.certificateSecret") {
-		t.Errorf("a verification without a certificate: %v", err)
+}
+
+// TestTheNotesNameCertificatesThatAreNotVerified, with the value that changes it.
+func TestTheNotesNameCertificatesThatAreNotVerified(t *testing.T) {
+	const pools, operator = "monitoring.monitors.pools.", "set metrics.certificateSecret"
+	const listed, secret = "monitoring.monitors.pools[0].name=chat,monitoring.monitors.pools[0].namespace=llm", "metrics.certificateSecret=metrics"
+	for set, want := range map[string][]string{
+		"monitoring.monitors.enabled=false":                                                        nil,
+		"monitoring.monitors.enabled=true":                                                         {pools, operator},
+		"monitoring.monitors.enabled=true," + secret:                                               {pools},
+		"monitoring.monitors.enabled=true," + listed:                                               {operator},
+		"monitoring.monitors.enabled=true," + listed + "," + secret:                                nil,
+		"monitoring.monitors.enabled=true," + secret + ",monitoring.monitors.verifyOperator=false": {pools, operator},
+	} {
+		out, err := run(t.Context(), filepath.Join(root, "bin", "helm"), "install", "kvasir", chart, "--dry-run=client", "--namespace", system,
+			"--values", "testdata/registry.yaml", "--set", "crds.install=false", "--set", set)
+		_, notes, ok := strings.Cut(out, "\nNOTES:\n")
+		if err != nil || !ok {
+			t.Fatalf("%s: %v\n%s", set, err, out)
+		}
+		for _, text := range []string{pools, operator} {
+			if got := strings.Contains(notes, text); got != slices.Contains(want, text) {
+				t.Errorf("%s: the notes say %q: %t", set, text, got)
+			}
+		}
 	}
 }
 

@@ -35,7 +35,7 @@ func TestTheOperationsPageAdvisesOnEveryCondition(t *testing.T) {
 			t.Errorf("no advice on %s", condition)
 		}
 	}
-	for _, key := range [][2]string{{"EventsSynced", "BlockSizeUnsupported"}, {"EventsSynced", "ReporterRejected"}, {"Scaled", "ScalingDown"}} {
+	for _, key := range [][2]string{{"EventsSynced", "BlockSizeUnsupported"}, {"EventsSynced", "ReporterMissing"}, {"Scaled", "ScalingDown"}} {
 		if all[key] == "" {
 			t.Errorf("no advice on %v", key)
 		}

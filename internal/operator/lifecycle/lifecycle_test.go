@@ -328,6 +328,31 @@ func TestIslands(t *testing.T) {
 	}
 }
 
+// TestACrashIsReportedAndChangesNothing: a container that was started again is given its time, as a new one is.
+func TestACrashIsReportedAndChangesNothing(t *testing.T) {
+	pool := Pool{Name: "p", Size: 4, Revision: "b", Current: "a", Surge: 1, ProgressDeadline: 2 * time.Hour}
+	pods := []Pod{
+		pod("a", 0), pod("a", 1, loading(time.Hour)), pod("b", 0), pod("b", 1, loading(3*time.Hour)), pod("b", 2, pending, trouble(Unschedulable)),
+		pod("b", 3, func(p *Pod) { p.Deleting = true }),
+	}
+	before := Make(Input{Now: noon, Pool: pool, Pods: slices.Clone(pods)})
+	for i := range pods {
+		pods[i].Crashed = Trouble{Reason: CrashLooping, Message: "exit code 1"}
+	}
+	after := Make(Input{Now: noon, Pool: pool, Pods: pods})
+	if diff := cmp.Diff(brief(before.Actions), brief(after.Actions)); diff != "" {
+		t.Errorf("actions without and with a crash:\n%s", diff)
+	}
+	got := map[string]string{}
+	for _, s := range after.Pods {
+		got[s.Pod.UID] = s.Trouble.Reason
+	}
+	want := map[string]string{"a-0": CrashLooping, "a-1": CrashLooping, "b-0": CrashLooping, "b-1": CrashLooping, "b-2": Unschedulable, "b-3": ""}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("troubles (-want +got):\n%s", diff)
+	}
+}
+
 func TestStages(t *testing.T) {
 	pool := Pool{Name: "p", Size: 8, Revision: "b", Current: "b", Surge: 1, LongestWay: time.Second, ProgressDeadline: 30 * time.Minute}
 	pods := []Pod{

@@ -10,7 +10,7 @@ type Reading struct {
 	Busy int
 }
 
-// Trouble is why a pod does not start. The zero value is none.
+// Trouble is why a pod does not start, or does not run for long. The zero value is none.
 type Trouble struct{ Reason, Message string }
 
 // Reasons of troubles.
@@ -64,8 +64,9 @@ type Pod struct {
 	Node Node
 	// Misplaced is whether it shall be made again on another island.
 	Misplaced bool
-	Trouble   Trouble
-	Mark      Mark
+	// Trouble keeps it from running. Crashed is its engine's last crash, while that might come again; it is reported only.
+	Trouble, Crashed Trouble
+	Mark             Mark
 	// Acknowledged is when the last of all live pickers ceased to choose it; zero when one might still do.
 	Acknowledged time.Time
 	// Readings of its engine, oldest first.

@@ -37,7 +37,7 @@ type IslandCounts struct{ Total, Ready, Pending int }
 type Seen struct {
 	Pod   *Pod
 	Stage Stage
-	// Trouble is why it does not start, SlowStart included.
+	// Trouble is why it does not start, SlowStart and crashes included.
 	Trouble Trouble
 }
 
@@ -106,8 +106,11 @@ func (r *plan) summarise() {
 	})
 }
 
-// trouble of a pod; a start that takes longer than the deadline is one.
+// trouble of a pod; a recent crash is one, and so is a start that takes longer than the deadline.
 func (r *plan) trouble(p *Pod) Trouble {
+	if p.Trouble.Reason == "" && p.Crashed.Reason != "" && !p.Deleting {
+		return p.Crashed
+	}
 	if p.Trouble.Reason != "" || p.Ready || p.Deleting || p.Mark.Reason != "" || !p.Running || p.Loaded || r.Pool.ProgressDeadline == 0 {
 		return p.Trouble
 	}

@@ -43,6 +43,8 @@ const (
 	GraceFor = "terminationGracePeriodSeconds"
 	Gate     = "readinessGate"
 	Shm      = "shm"
+	// IslandArgs is followed by the island's name.
+	IslandArgs = "extraArgs of island "
 )
 
 // Options are what shapes a pod beyond its revision.
@@ -194,7 +196,7 @@ func (w *work) island() {
 			w.engine.Resources = *e.Resources.DeepCopy()
 		}
 		if why := closed(w.engine); why != "" && len(e.ExtraArgs) > 0 {
-			w.skip(w.engine.Name, "extraArgs of island "+island.Name, why)
+			w.skip(w.engine.Name, IslandArgs+island.Name, why)
 		} else {
 			w.engine.Args = append(w.engine.Args, e.ExtraArgs...)
 		}

@@ -27,9 +27,11 @@ const (
 // probes has the kubelet ask the engine whether it is up: without probes a container is ready as soon as its process runs,
 // and a rollout would replace every pod while the new engines load. Probes that the template has stay as they are.
 func (w *work) probes() {
-	const needsCertificate, socket = "--ssl-cert-reqs", "--uds"
-	manual := w.pod.Annotations[v1alpha1.AnnotationProbes] == string(v1alpha1.FlagsManual)
-	if w.wiring.Type != string(v1alpha1.EngineVLLM) || w.wiring.Flags != string(v1alpha1.FlagsInject) || manual {
+	if why := w.noProbes(); why != "" {
+		// A startup probe holds readiness back as well.
+		if w.engine.ReadinessProbe == nil && w.engine.StartupProbe == nil && !w.leftOut(ReadinessProbe) {
+			w.skip(w.engine.Name, ReadinessProbe, why)
+		}
 		return
 	}
 	for _, p := range []struct {
@@ -41,13 +43,7 @@ func (w *work) probes() {
 		{ReadinessProbe, &w.engine.ReadinessProbe, readyPeriod, readyFailures},
 		{LivenessProbe, &w.engine.LivenessProbe, livenessPeriod, livenessFailing},
 	} {
-		switch {
-		case *p.probe != nil, w.leftOut(p.name):
-		case mentions(w.engine, needsCertificate):
-			w.skip(w.engine.Name, p.name, needsCertificate+" is set, and the kubelet has no client certificate")
-		case mentions(w.engine, socket):
-			w.skip(w.engine.Name, p.name, socket+" is set, and the kubelet needs a port")
-		default:
+		if *p.probe == nil && !w.leftOut(p.name) {
 			*p.probe = &corev1.Probe{
 				ProbeHandler:  corev1.ProbeHandler{HTTPGet: w.health()},
 				PeriodSeconds: p.period, TimeoutSeconds: probeTimeout, FailureThreshold: p.failures,
@@ -55,6 +51,24 @@ func (w *work) probes() {
 			w.done = append(w.done, p.name)
 		}
 	}
+}
+
+// noProbes is why probes are left to the author of the template; empty where the operator adds them.
+func (w *work) noProbes() string {
+	const needsCertificate, socket = "--ssl-cert-reqs", "--uds"
+	switch {
+	case w.pod.Annotations[v1alpha1.AnnotationProbes] == string(v1alpha1.FlagsManual):
+		return "the template's annotation " + v1alpha1.AnnotationProbes + " is " + string(v1alpha1.FlagsManual)
+	case w.wiring.Flags != string(v1alpha1.FlagsInject):
+		return "engine.flags is " + w.wiring.Flags
+	case w.wiring.Type != string(v1alpha1.EngineVLLM):
+		return "probes are added to engines of the type VLLM only"
+	case mentions(w.engine, needsCertificate):
+		return needsCertificate + " is set, and the kubelet has no client certificate"
+	case mentions(w.engine, socket):
+		return socket + " is set, and the kubelet needs a port"
+	}
+	return ""
 }
 
 // health is the path where a vLLM answers 200 once its model is loaded, and 503 when its engine has died. It needs no key.

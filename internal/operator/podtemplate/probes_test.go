@@ -29,26 +29,33 @@ func TestEnginesWithoutProbesGetThem(t *testing.T) {
 	for name, tc := range map[string]struct {
 		engine     string // further fields of the container
 		annotation string
+		leaveOut   string
 		wiring     func(*Wiring)
 		want       []string // startup, readiness, liveness
-		skipped    bool
+		told       bool     // that the readiness probe is missing
 	}{
 		"nothing is set":            {want: all},
 		"the user has a readiness":  {engine: "readinessProbe: {exec: {command: [ok]}}", want: []string{all[0], "the user's", all[2]}},
 		"the user has all":          {engine: "readinessProbe: {exec: {command: [a]}}, livenessProbe: {exec: {command: [a]}}, startupProbe: {exec: {command: [a]}}", want: []string{"the user's", "the user's", "the user's"}},
 		"TLS on another port":       {wiring: func(w *Wiring) { w.TLS, w.HTTP = &WiringTLS{}, 8443 }, want: []string{"HTTPS 8443/health, 7200 s", "HTTPS 8443/health, 15 s", "HTTPS 8443/health, 120 s"}},
-		"client certificates":       {engine: "args: [--ssl-cert-reqs, '2']", want: none, skipped: true},
-		"a unix socket":             {engine: "args: [--uds=/tmp/engine]", want: none, skipped: true},
+		"client certificates":       {engine: "args: [--ssl-cert-reqs, '2']", want: none, told: true},
+		"a unix socket":             {engine: "args: [--uds=/tmp/engine]", want: none, told: true},
 		"by a shell":                {engine: "command: [sh, -c, vllm serve m]", want: all},
-		"refused":                   {annotation: "Manual", want: none},
+		"refused":                   {annotation: "Manual", want: none, told: true},
+		"refused, and has one":      {annotation: "Manual", engine: "readinessProbe: {exec: {command: [ok]}}", want: []string{"none", "the user's", "none"}},
+		"refused, starts with one":  {annotation: "Manual", engine: "startupProbe: {exec: {command: [ok]}}", want: []string{"the user's", "none", "none"}},
 		"another annotation":        {annotation: "Inject", want: all},
-		"the author sets the flags": {wiring: func(w *Wiring) { w.Flags = string(v1alpha1.FlagsManual) }, want: none},
-		"another engine":            {wiring: func(w *Wiring) { w.Type = string(v1alpha1.EngineSGLang) }, want: none},
+		"the author sets the flags": {wiring: func(w *Wiring) { w.Flags = string(v1alpha1.FlagsManual) }, want: none, told: true},
+		"another engine":            {wiring: func(w *Wiring) { w.Type = string(v1alpha1.EngineSGLang) }, want: none, told: true},
+		"by name":                   {leaveOut: ReadinessProbe, wiring: func(w *Wiring) { w.Flags = string(v1alpha1.FlagsManual) }, want: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			shape := &Shape{Wiring: defaulted(), Template: template(t, "spec: {containers: [{name: vllm, image: v, "+tc.engine+"}]}")}
 			if tc.annotation != "" {
 				shape.Template.Annotations = map[string]string{v1alpha1.AnnotationProbes: tc.annotation}
+			}
+			if tc.leaveOut != "" {
+				shape.Template.Annotations = map[string]string{v1alpha1.AnnotationLeaveOut: tc.leaveOut}
 			}
 			if tc.wiring != nil {
 				tc.wiring(&shape.Wiring)
@@ -67,7 +74,7 @@ func TestEnginesWithoutProbesGetThem(t *testing.T) {
 				if injected := strings.HasPrefix(tc.want[i], "HTTP"); slices.Contains(named, probe) != injected {
 					t.Errorf("%s is injected: %t; the annotation says %q", probe, injected, named)
 				}
-				if got := slices.ContainsFunc(skipped, func(s Skipped) bool { return s.What == probe }); got != tc.skipped {
+				if got := slices.ContainsFunc(skipped, func(s Skipped) bool { return s.What == probe }); got != (tc.told && probe == ReadinessProbe) {
 					t.Errorf("%s is skipped: %t", probe, got)
 				}
 			}

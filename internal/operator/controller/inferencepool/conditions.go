@@ -1,6 +1,7 @@
 package inferencepool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,6 +73,7 @@ func (r *verdict) conditions(childrenErr, podsErr error, affected *metav1.Condit
 	} else {
 		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionPolicyAffected)
 	}
+	status.WorstFirst(r.next.Conditions)
 }
 
 // set changes a condition when it is new, when the spec has changed, or when it has been otherwise for as long as a
@@ -90,7 +92,7 @@ func (r *verdict) set(want metav1.Condition) {
 			p = pending{want, r.now}
 			r.memory.pending[want.Type] = p
 		}
-		if due := p.since.Add(settle); r.now.Before(due) {
+		if due := p.since.Add(lasts); r.now.Before(due) {
 			r.wakeAt(due)
 			return
 		}
@@ -237,7 +239,7 @@ func (r *verdict) upToDate() metav1.Condition {
 	c := &r.decision.Counts
 	switch r.decision.Progress {
 	case lifecycle.RollingOut:
-		return status.UpToDate.False("RolloutInProgress", "%d of %d pods are of revision %s", c.Updated, r.size.now, r.revisions.update)
+		return status.UpToDate.False(status.ReasonRollingOut, "%d of %d pods are of revision %s", c.Updated, r.size.now, r.revisions.update)
 	case lifecycle.Stopped:
 		if i := slices.IndexFunc(r.decision.Ended, func(p *lifecycle.Pod) bool { return p.Revision == r.revisions.update }); i >= 0 {
 			p := r.decision.Ended[i]
@@ -247,7 +249,7 @@ func (r *verdict) upToDate() metav1.Condition {
 		return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back",
 			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds)
 	case lifecycle.WaitingOnDelete:
-		return status.UpToDate.False("RolloutOnDelete", "%d of %d pods are of revision %s; the others are replaced when they are deleted", c.Updated, r.size.now,
+		return status.UpToDate.False(status.ReasonRolloutOnDelete, "%d of %d pods are of revision %s; the others are replaced when they are deleted", c.Updated, r.size.now,
 			r.revisions.update)
 	case lifecycle.Paused:
 		return status.UpToDate.False("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused", c.Updated, r.size.now,
@@ -262,7 +264,7 @@ func (r *verdict) upToDate() metav1.Condition {
 		return status.UpToDate.False(status.ReasonReporterStopped, "%s does not run the reporter %s: %s; the other pods keep the reporters they have. Upgrade Kvasir to an image that runs, or back",
 			rep.waiting.Name, r.ReporterImage, rep.trouble.Message)
 	case rep.waiting != nil:
-		return status.UpToDate.False("ReporterUpdating", "%d of %d pods have the reporter %s; the next one follows when that of %s has run for %d s",
+		return status.UpToDate.False(status.ReasonReporterUpdating, "%d of %d pods have the reporter %s; the next one follows when that of %s has run for %d s",
 			rep.updated, rep.updated+len(rep.outdated), r.ReporterImage, rep.waiting.Name, int(settle.Seconds()))
 	}
 	for _, pod := range r.pods {
@@ -286,9 +288,9 @@ func (r *verdict) scaled(podsErr error) metav1.Condition {
 	case r.pool.Spec.Replicas != nil && c.Ready >= r.size.now && r.islandMinima() > r.size.now:
 		return status.Scaled.False("IslandMinimaUnmet", "the islands ask for %d pods by their minReplicas, the pool has %d", r.islandMinima(), r.size.now)
 	case c.Ready < r.size.now:
-		return status.Scaled.False("ScalingUp", "%d of %d pods are serving", c.Ready, r.size.now)
+		return status.Scaled.False(status.ReasonScalingUp, "%d of %d pods are serving", c.Ready, r.size.now)
 	case c.Draining > 0 || c.Total > r.size.now:
-		return status.Scaled.False("ScalingDown", "%d pods are draining or being deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
+		return status.Scaled.False(status.ReasonScalingDown, "%d pods are draining or being deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
 	case r.size.wanted != r.size.now:
 		return status.Scaled.False("ScalingPaused", "%d pods are needed; spec.paused keeps %d", r.size.wanted, r.size.now)
 	}
@@ -338,15 +340,19 @@ func (r *verdict) podsHealthy() metav1.Condition {
 	return r.injectionComplete()
 }
 
-// injectionComplete reports what could not be added to the pods.
+// injectionComplete reports what could not be added to the pods. The reason is that of the worst of it, the message has all.
 func (r *verdict) injectionComplete() metav1.Condition {
+	reason, missing := "", []string{}
 	for _, kind := range []struct {
-		reason string
-		of     func(what string) bool
+		reason, remedy string
+		of             func(what string) bool
 	}{
-		{status.ReasonFlagsMissing, func(what string) bool { return strings.HasPrefix(what, "--") }},
-		{status.ReasonPreStopMissing, func(what string) bool { return what == podtemplate.PreStop || what == podtemplate.GraceFor }},
-		{status.ReasonProbesMissing, func(what string) bool { return what == podtemplate.ReadinessProbe }},
+		{status.ReasonFlagsMissing, "Set it in the template", func(what string) bool {
+			return strings.HasPrefix(what, "--") || strings.HasPrefix(what, podtemplate.IslandArgs)
+		}},
+		{status.ReasonPreStopMissing, "Set it in the template", func(what string) bool { return what == podtemplate.PreStop || what == podtemplate.GraceFor }},
+		{status.ReasonProbesMissing, "Without it pods count as ready while their model loads, and a rollout replaces all of them too early: set it " +
+			"in the template, or list it in the annotation " + v1alpha1.AnnotationLeaveOut, func(what string) bool { return what == podtemplate.ReadinessProbe }},
 	} {
 		var said []string
 		for _, s := range r.problems.skipped {
@@ -355,8 +361,11 @@ func (r *verdict) injectionComplete() metav1.Condition {
 			}
 		}
 		if len(said) > 0 {
-			return status.PodsHealthy.False(kind.reason, "%s. Set it in the template", strings.Join(said, "; "))
+			reason, missing = cmp.Or(reason, kind.reason), append(missing, strings.Join(said, "; ")+". "+kind.remedy)
 		}
+	}
+	if reason != "" {
+		return status.PodsHealthy.False(reason, "%s", strings.Join(missing, ". "))
 	}
 	var unknown []string
 	for _, s := range r.problems.skipped {
@@ -389,14 +398,17 @@ func (r *verdict) eventsSynced() metav1.Condition {
 			continue
 		}
 		of++
-		if p.Synced {
+		state, _ := r.view.Pod(p.UID)
+		why := status.EventsReason(state.Reason, p.Synced)
+		if why == "" {
 			synced++
 			continue
 		}
-		state, _ := r.view.Pod(p.UID)
 		if which == "" {
-			which = p.Name
-			reason = status.EventsReason(state.Reason)
+			which, reason = p.Name, why
+			if reason == status.ReasonStreamMissing && r.pool.Spec.Engine.Events.Source == v1alpha1.EventsReporter && !hasReporter(r.podOf[p.UID]) {
+				reason = status.ReasonReporterMissing
+			}
 		}
 	}
 	switch {
@@ -406,6 +418,12 @@ func (r *verdict) eventsSynced() metav1.Condition {
 		return status.EventsSynced.False(reason, "the caches of %d of %d pods are known; that of %s is not", synced, of, which)
 	}
 	return status.EventsSynced.True(status.ReasonSynced, "")
+}
+
+// hasReporter reports whether a pod has a reporter, the operator's or another one; nil counts as one with a reporter.
+func hasReporter(pod *corev1.Pod) bool {
+	is := func(c corev1.Container) bool { return c.Name == v1alpha1.ReporterContainer }
+	return pod == nil || slices.ContainsFunc(pod.Spec.InitContainers, is) || slices.ContainsFunc(pod.Spec.Containers, is)
 }
 
 func (r *verdict) ready(accepted, picker metav1.Condition) metav1.Condition {

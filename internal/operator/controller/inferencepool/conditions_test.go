@@ -120,6 +120,7 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 		{(*verdict).podsHealthy, trouble(lifecycle.SlowStart), "False SlowStart"},
 		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.PreStop}} }, "False PreStopMissing"},
 		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: "--kv-events-config"}} }, "False EngineFlagsMissing"},
+		{(*verdict).podsHealthy, func(r *verdict) { r.problems.skipped = []podtemplate.Skipped{{What: podtemplate.IslandArgs + "a"}} }, "False EngineFlagsMissing"},
 		{(*verdict).podsHealthy, func(r *verdict) {
 			r.problems.skipped = []podtemplate.Skipped{{What: "--shutdown-timeout", Why: podtemplate.ReleaseUnknown}}
 		}, "True ReleaseUnknown"},
@@ -151,8 +152,8 @@ func TestEachConditionSaysWhatIsTheMatter(t *testing.T) {
 
 func TestWhatPickersSayOfACacheIsTheReason(t *testing.T) {
 	for said, want := range map[string]string{
-		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "ReporterRejected": "ReporterRejected", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
-		"BlockSizeUnsupported": "BlockSizeUnsupported", "ReporterMissing": "ReporterMissing",
+		"": "StreamMissing", "UnknownLayout": "UnknownLayout", "Lagging": "Lagging", "HistoryLost": "HistoryLost",
+		"BlockSizeUnsupported": "BlockSizeUnsupported", "Disconnected": "StreamMissing",
 	} {
 		r := newVerdict()
 		var heard operatorfeed.Pool

@@ -45,7 +45,8 @@ const LongestWay = 2 * time.Second
 
 // Pauses until a pool is looked at again though no object has changed.
 const (
-	settle        = 10 * time.Second // that a condition must last before its event
+	lasts         = 8 * time.Second  // that something must last until a condition reports it: within ten seconds, with the way of the news
+	settle        = 10 * time.Second // that a new reporter must have run
 	cacheBehind   = time.Second      // until the cache shows our own writes; a watch is usually quicker
 	expectAtMost  = 30 * time.Second // after which a write that never showed is given up
 	afterConflict = 200 * time.Millisecond

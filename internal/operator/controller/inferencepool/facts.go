@@ -160,7 +160,7 @@ func (r *podFacts) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
 		Deleting: !pod.DeletionTimestamp.IsZero(),
 		Finished: pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
 		Running:  engineRuns(pod, r.pool.Spec.Engine.ContainerName),
-		Mark:     markOf(pod), Trouble: troubleOf(pod),
+		Mark:     markOf(pod), Trouble: troubleOf(pod), Crashed: r.crashOf(pod),
 		Shown: lifecycle.Shown{
 			Synced: isTrue(pod, status.PodSynced), Warm: isTrue(pod, podtemplate.ConditionWarm), Idle: isTrue(pod, status.PodIdle),
 		},
@@ -324,6 +324,9 @@ func containerTrouble(status *corev1.ContainerStatus) lifecycle.Trouble {
 		return lifecycle.Trouble{}
 	}
 	message := status.Name + ": " + w.Message
+	if w.Reason == "CrashLoopBackOff" && status.LastTerminationState.Terminated != nil {
+		message = crashMessage(status) // the same as while the container runs
+	}
 	switch w.Reason {
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "SignatureValidationFailed":
 		return lifecycle.Trouble{Reason: lifecycle.ImagePullFailed, Message: message}

@@ -144,9 +144,9 @@ func gatewayAccepted(f *gatewayFacts) metav1.Condition {
 	case len(f.unapplied) > 0:
 		return status.GatewayAccepted.False(status.ReasonObjectRefused, "%s", strings.Join(f.unapplied, "; "))
 	case f.pool == nil && f.mode == v1alpha1.GatewayExisting:
-		return status.GatewayAccepted.False("NotReferenced", "gateway.mode is Existing, and there is no %s of this name", resources.GIEKind.GroupKind())
+		return status.GatewayAccepted.False(status.ReasonNotReferenced, "gateway.mode is Existing, and there is no %s of this name", resources.GIEKind.GroupKind())
 	case f.pool == nil:
-		return status.GatewayAccepted.False("NotReferenced", "the %s is not there yet", resources.GIEKind.GroupKind())
+		return status.GatewayAccepted.False(status.ReasonNotReferenced, "the %s is not there yet", resources.GIEKind.GroupKind())
 	case f.want.Spec.EndpointPickerRef.String() != f.pool.Spec.EndpointPickerRef.String():
 		return status.GatewayAccepted.False("WrongPicker", "endpointPickerRef is %s; the pool's picker is %s",
 			f.pool.Spec.EndpointPickerRef, f.want.Spec.EndpointPickerRef)
@@ -192,9 +192,9 @@ func gatewayAccepted(f *gatewayFacts) metav1.Condition {
 		slices.Sort(accepting)
 		return status.GatewayAccepted.True(status.ReasonAccepted, "by %s%s", strings.Join(slices.Compact(accepting), ", "), remarks)
 	case waiting != "":
-		return status.GatewayAccepted.False("NotReferenced", "gateway %s has not said yet whether it accepts the pool", waiting)
+		return status.GatewayAccepted.False(status.ReasonNotReferenced, "gateway %s has not said yet whether it accepts the pool", waiting)
 	}
-	return status.GatewayAccepted.False("NotReferenced", "no gateway has a route to the pool")
+	return status.GatewayAccepted.False(status.ReasonNotReferenced, "no gateway has a route to the pool")
 }
 
 // gatewayReader is the part that reads what gateways say about a pool.

@@ -47,3 +47,43 @@ func TestTheStatusShowsWhatIsInjected(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsMissingIsAllNamed in one message: with the reason of the worst, what to do about each, and what is missing on single islands.
+func TestWhatIsMissingIsAllNamed(t *testing.T) {
+	w := newWorld(t, func(p *v1alpha1.InferencePool) {
+		p.Spec.Placement = &v1alpha1.Placement{Islands: []v1alpha1.Island{
+			{Name: "near"}, {Name: "far", Engine: &v1alpha1.IslandEngine{ExtraArgs: []string{"--max-model-len=4096"}}},
+		}}
+	})
+	w.serve()
+	for _, tc := range []struct {
+		change func(*v1alpha1.InferencePoolSpec)
+		want   string
+		parts  []string
+	}{
+		{func(*v1alpha1.InferencePoolSpec) {}, "True Healthy", nil},
+		{func(s *v1alpha1.InferencePoolSpec) {
+			s.Template.Spec.Containers[0].Command, s.Template.Spec.Containers[0].Args = []string{"sh", "-c"}, []string{"vllm serve m"}
+		}, "False EngineFlagsMissing", []string{"--kv-events-config of container vllm", "extraArgs of island far of container vllm: it is started by a shell"}},
+		{func(s *v1alpha1.InferencePoolSpec) { s.Engine.Flags = v1alpha1.FlagsManual }, "False EngineFlagsMissing",
+			[]string{"extraArgs of island far", "readinessProbe of container vllm: engine.flags is Manual", "rollout", "kvasir.dev/leave-out"}},
+		{func(s *v1alpha1.InferencePoolSpec) {
+			s.Template.Spec.Containers[0].Command, s.Template.Spec.Containers[0].Args = []string{"vllm"}, []string{"serve", "m"}
+		}, "False ProbesMissing", []string{"readinessProbe of container vllm: engine.flags is Manual"}},
+		{func(s *v1alpha1.InferencePoolSpec) {
+			s.Template.Annotations = map[string]string{v1alpha1.AnnotationLeaveOut: "readinessProbe"}
+		}, "True Healthy", nil},
+	} {
+		w.edit(tc.change)
+		w.lasting()
+		c := meta.FindStatusCondition(w.pool().Status.Conditions, v1alpha1.ConditionPodsHealthy)
+		if got := string(c.Status) + " " + c.Reason; got != tc.want {
+			t.Errorf("healthy: %s %s, want %s", got, c.Message, tc.want)
+		}
+		for _, part := range tc.parts {
+			if !strings.Contains(c.Message, part) {
+				t.Errorf("the message %q lacks %q", c.Message, part)
+			}
+		}
+	}
+}

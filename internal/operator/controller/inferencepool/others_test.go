@@ -2,6 +2,7 @@ package inferencepool
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
@@ -94,16 +96,101 @@ func TestAnInstallationWithAnotherNameInOneNamespaceTakesOver(t *testing.T) {
 	}
 }
 
+// blindTo makes the operator one whose rights end at the pools' namespaces.
+func (w *world) blindTo(others ...string) {
+	w.r.Others.Direct = interceptor.NewClient(w.api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if slices.Contains(others, key.Namespace) {
+				return forbidden("serviceaccounts", key.Name, "only in some namespaces")
+			}
+			return c.Get(ctx, key, obj, opts...)
+		},
+	})
+}
+
+// annotate the pool with the namespace of the operator that shall manage it; none takes the annotation away.
+func (w *world) annotate(operator string) {
+	w.t.Helper()
+	pool := w.pool()
+	pool.Annotations = map[string]string{}
+	if operator != "" {
+		pool.Annotations[v1alpha1.AnnotationOperator] = operator
+	}
+	w.must(w.api.Update(context.Background(), pool))
+}
+
+// waits checks that the operator leaves the pool alone, and returns the event that says so.
+func (w *world) waits() string {
+	w.t.Helper()
+	recorder := events.NewFakeRecorder(10)
+	w.r.Recorder = recorder
+	before := w.writes
+	if again, err := w.reconcile(); err != nil || again != othersEvery || w.writes != before {
+		w.fail("again after %s, %v, %d writes", again, err, w.writes-before)
+	}
+	if len(recorder.Events) != 1 {
+		w.fail("%d events", len(recorder.Events))
+	}
+	return <-recorder.Events
+}
+
+// TestAnOperatorThatCannotBeSeenHandsItsPoolsOverByAnnotation: with watch.namespaces the new operator is not allowed to see that the old one is gone. It says how
+// to have the pool, and has it as soon as that is done. The old one, if it is there, lets go of it.
+func TestAnOperatorThatCannotBeSeenHandsItsPoolsOverByAnnotation(t *testing.T) {
+	w := newWorld(t)
+	w.install("first")
+	w.serve()
+	w.install("second")
+	w.blindTo("first")
+	const cure = "kubectl annotate kvpool -n llm chat kvasir.dev/operator=second --overwrite"
+	if said := w.waits(); !strings.Contains(said, cure) || w.pickerImage() != "picker:first" {
+		t.Errorf("pickers of %s; the event says %q, want %q in it", w.pickerImage(), said, cure)
+	}
+	w.annotate("second")
+	w.settleDown()
+	if got := w.pickerImage(); got != "picker:second" {
+		t.Errorf("handed over, with pickers of %s", got)
+	}
+	for _, annotation := range []string{"second", ""} { // it can be taken away afterwards
+		w.annotate(annotation)
+		w.install("first")
+		w.blindTo("second")
+		w.waits()
+		if yes, err := w.r.Others.ManagesPool(t.Context(), poolKey); err != nil || !yes {
+			t.Errorf("annotated %q: the pool is the second's: %v, %v", annotation, yes, err)
+		}
+		w.install("second")
+		w.blindTo("first")
+		w.settleDown()
+		if yes, err := w.r.Others.ManagesPool(t.Context(), poolKey); err != nil || yes || w.pickerImage() != "picker:second" {
+			t.Errorf("annotated %q: the pool is another's: %v, %v; pickers of %s", annotation, yes, err, w.pickerImage())
+		}
+	}
+	w.expect("new-0", "new-1")
+}
+
+// TestAnAnnotationThatNamesNoOperatorIsTold by every operator that leaves the pool alone for it, of pools with external pickers, too.
+func TestAnAnnotationThatNamesNoOperatorIsTold(t *testing.T) {
+	w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Picker.Mode = v1alpha1.PickerExternal })
+	w.annotate("typo")
+	w.install("first")
+	said := w.waits()
+	for _, part := range []string{"namespace typo", "kvasir.dev/operator=first"} {
+		if !strings.Contains(said, part) {
+			t.Errorf("the event says %q, without %q", said, part)
+		}
+	}
+	w.annotate("first")
+	w.settleDown()
+	w.expect("new-0", "new-1")
+}
+
 func TestAnOperatorThatCannotBeReadCountsAsThere(t *testing.T) {
 	w := newWorld(t)
 	w.install("first")
 	w.serve()
 	w.install("second")
-	w.r.Others.Direct = interceptor.NewClient(w.api, interceptor.Funcs{
-		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
-			return forbidden("serviceaccounts", "kvasir-operator", "only in some namespaces")
-		},
-	})
+	w.blindTo("first")
 	if again, err := w.reconcile(); err != nil || again != othersEvery || w.pickerImage() != "picker:first" {
 		t.Errorf("again after %s, %v, pickers of %s", again, err, w.pickerImage())
 	}

@@ -37,6 +37,20 @@ type revising struct {
 	*outcome
 }
 
+// alsoOnIslands adds what cannot be injected into pods of single islands.
+func (r *revising) alsoOnIslands(shape *podtemplate.Shape, options podtemplate.Options, skipped []podtemplate.Skipped) []podtemplate.Skipped {
+	if r.pool.Spec.Placement == nil {
+		return skipped
+	}
+	for i := range r.pool.Spec.Placement.Islands {
+		options.Island = &r.pool.Spec.Placement.Islands[i]
+		if _, there, err := podtemplate.Pod(shape, &options); err == nil {
+			skipped = append(skipped, slices.DeleteFunc(there, func(s podtemplate.Skipped) bool { return slices.Contains(skipped, s) })...)
+		}
+	}
+	return skipped
+}
+
 // findRevisions reads the kept revisions, and keeps the newest one.
 func (r *revising) findRevisions(ctx context.Context) error {
 	shape := podtemplate.ShapeOf(r.pool)
@@ -54,7 +68,7 @@ func (r *revising) findRevisions(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("pool %s: %w", r.key, err)
 	}
-	r.problems.skipped, r.revisions.injected = skipped, podtemplate.Injected(pod)
+	r.problems.skipped, r.revisions.injected = r.alsoOnIslands(&shape, options, skipped), podtemplate.Injected(pod)
 
 	var list appsv1.ControllerRevisionList
 	err = r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), client.MatchingLabels{labelInstance: r.key.Name})

@@ -1,6 +1,7 @@
 package inferencepool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +22,9 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/config/crd"
 	"github.com/kvasir-dev/kvasir/docs"
+	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
@@ -33,6 +37,8 @@ type cause struct {
 	condition, reason string
 	// names is what the message must contain, so that a reader knows what to change.
 	names string
+	// printed is the reason of another condition, where that one names the cause in the columns of kubectl get.
+	printed string
 }
 
 // spec returns a cause that edits the pool.
@@ -51,22 +57,40 @@ func container(reason, message string) func(*world) {
 	}
 }
 
-// deploy makes the Deployment of the pickers, with so many pods that are ready and not, and with one that waits.
-func (w *world) deploy(ready, not int32, reason, message string) {
+// deploy makes the Deployment of the pickers, with so many pods that are ready and not.
+func (w *world) deploy(ready, not int32) {
 	w.t.Helper()
-	labels := map[string]string{resources.LabelComponent: resources.ComponentPicker, resources.LabelInstance: poolKey.Name}
-	meta := metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: resources.PickerName(poolKey.Name), OwnerReferences: []metav1.OwnerReference{resources.Owner(w.pool())}}
-	w.must(w.api.Create(w.t.Context(), &appsv1.Deployment{
-		ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}},
-		Status: appsv1.DeploymentStatus{ReadyReplicas: ready, UnavailableReplicas: not},
-	}))
-	meta.Name, meta.Labels, meta.OwnerReferences = meta.Name+"-new", labels, nil
-	pod := &corev1.Pod{ObjectMeta: meta}
-	w.must(w.api.Create(w.t.Context(), pod))
-	w.setStatus(pod, func(s *corev1.PodStatus) {
-		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "picker",
-			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
-	})
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: resources.PickerName(poolKey.Name), OwnerReferences: []metav1.OwnerReference{resources.Owner(w.pool())}},
+		Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: pickerLabels}},
+		Status:     appsv1.DeploymentStatus{ReadyReplicas: ready, UnavailableReplicas: not},
+	}
+	w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), d.DeepCopy())))
+	w.must(w.api.Create(w.t.Context(), d))
+}
+
+var pickerLabels = map[string]string{resources.LabelComponent: resources.ComponentPicker, resources.LabelInstance: poolKey.Name}
+
+// stuckPicker returns a cause that leaves so many pickers ready and not, and one of these with a container that waits.
+func stuckPicker(ready, not int32, reason, message string) func(*world) {
+	return func(w *world) {
+		w.deploy(ready, not)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: resources.PickerName(poolKey.Name) + "-new", Labels: pickerLabels}}
+		w.must(w.api.Create(w.t.Context(), pod))
+		w.setStatus(pod, func(s *corev1.PodStatus) {
+			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "picker",
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+		})
+	}
+}
+
+// crashing returns a cause that ends an engine and starts it again, so that its container runs while people look.
+func crashing(reason string, code int32) func(*world) {
+	return func(w *world) {
+		uid := w.all()[0].UID
+		w.crash(uid, reason, code)
+		w.restart(uid)
+	}
 }
 
 // refusing returns a cause that makes the API server refuse pods while the pool needs one more.
@@ -82,7 +106,16 @@ func refusing(why string) func(*world) {
 	}
 }
 
-func unsynced(reason string) func(*world) { return func(w *world) { w.unsynced = &reason } }
+// stream returns a cause that leaves the event streams of all pods in a state, with what they have counted.
+func stream(state events.State, counted func(*events.Stats)) func(*world) {
+	return func(w *world) {
+		stats := &events.Stats{}
+		if counted != nil {
+			counted(stats)
+		}
+		w.stream = &events.Status{State: state, Stats: stats}
+	}
+}
 
 func found(reason, message string) operatorfeed.Finding {
 	return operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: reason, Message: message}
@@ -117,8 +150,10 @@ var causes = []cause{
 				Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."})
 		})
 	}, condition: v1alpha1.ConditionPodsHealthy, reason: "Unschedulable", names: "nvidia.com/gpu"},
-	{what: "the engine crashes again and again", do: container("CrashLoopBackOff", "back-off 5m0s"),
-		condition: v1alpha1.ConditionPodsHealthy, reason: "CrashLooping", names: "vllm"},
+	{what: "the engine crashes again and again", do: crashing("Error", 1),
+		condition: v1alpha1.ConditionPodsHealthy, reason: "CrashLooping", names: "exit code 1. See kubectl logs --previous"},
+	{what: "the engine is killed because it uses more memory than it may", do: crashing("OOMKilled", 137),
+		condition: v1alpha1.ConditionPodsHealthy, reason: "CrashLooping", names: "OOMKilled. Raise its memory limit"},
 	{what: "a Secret of the pod's environment is missing", do: container("CreateContainerConfigError", `secret "hf-token" not found`),
 		condition: v1alpha1.ConditionPodsHealthy, reason: "CrashLooping", names: "hf-token"},
 	{what: "pods end as soon as they start", do: func(w *world) {
@@ -139,13 +174,15 @@ var causes = []cause{
 	{what: "a rollout whose pods the API server would refuse", do: func(w *world) {
 		w.refusingImage(unsigned, "images must be signed")
 		w.edit(useUnsigned)
-	}, condition: v1alpha1.ConditionUpToDate, reason: "RolloutRefused", names: "Accepted"},
+	}, condition: v1alpha1.ConditionUpToDate, reason: "RolloutRefused", names: "Accepted", printed: "NotPermitted"},
 	{what: "a template without the engine's container", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Engine.ContainerName = "engine" }),
 		condition: v1alpha1.ConditionAccepted, reason: "TemplateRefused", names: "engine"},
 	{what: "an engine that a shell starts", do: spec(func(s *v1alpha1.InferencePoolSpec) {
 		c := &s.Template.Spec.Containers[0]
 		c.Command, c.Args = []string{"sh", "-c"}, []string{"vllm serve m"}
 	}), condition: v1alpha1.ConditionPodsHealthy, reason: "EngineFlagsMissing", names: "--"},
+	{what: "an engine without a readiness probe, which the operator does not add", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Engine.Flags = v1alpha1.FlagsManual }),
+		condition: v1alpha1.ConditionPodsHealthy, reason: "ProbesMissing", names: "readinessProbe of container vllm: engine.flags is Manual"},
 	{what: "the Secret of the API key is missing", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Engine.APIKey.Name = "key" }),
 		condition: v1alpha1.ConditionAccepted, reason: "ReferenceNotFound", names: "Secret key"},
 	{what: "the Secret of the key space is missing", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.KeySpace.SecretRef.Name = "root" }),
@@ -165,6 +202,10 @@ var causes = []cause{
 	{what: "a policy refuses the pickers' Deployment", pool: refusingChild("Deployment", forbidden("deployments", "chat-picker", "images must be signed")),
 		condition: v1alpha1.ConditionAccepted, reason: "ObjectRefused", names: "signed"},
 	{what: "the gateway's route is refused", pool: refusingChild("HTTPRoute", apierrors.NewInvalid(resources.RouteKind.GroupKind(), "chat", nil)),
+		do: func(w *world) {
+			w.deploy(2, 0)
+			w.lasting()
+		},
 		condition: v1alpha1.ConditionGatewayAccepted, reason: "ObjectRefused", names: "HTTPRoute"},
 	{what: "an older pool selects the same pods", pool: adoptedWorld, do: func(w *world) {
 		older := w.pool()
@@ -187,27 +228,30 @@ var causes = []cause{
 	{what: "the size is paused", pool: adoptedWorld, do: func(w *world) {
 		w.r.Sizer = fixedSize(5)
 		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseAll })
-	}, condition: v1alpha1.ConditionAutoscalingActive, reason: "ScalingPaused", names: "spec.paused"},
+	}, condition: v1alpha1.ConditionAutoscalingActive, reason: "ScalingPaused", names: "spec.paused", printed: "ScalingPaused"},
 	{what: "a rollout is paused", do: spec(func(s *v1alpha1.InferencePoolSpec) {
 		s.Paused = v1alpha1.PauseRollout
 		s.Template.Spec.Containers[0].Image = "vllm/vllm-openai:next"
 	}), condition: v1alpha1.ConditionUpToDate, reason: "RolloutPaused", names: "spec.paused"},
-	{what: "no replica of the picker is ready", do: func(*world) {}, condition: v1alpha1.ConditionPickerAvailable, reason: "Unavailable", names: "0 of 2"},
-	{what: "a new image of the picker cannot be pulled", do: func(w *world) { w.deploy(2, 1, "ErrImagePull", "picker:v9: not found") },
+	{what: "no replica of the picker is ready", do: stuckPicker(0, 2, "CreateContainerConfigError", `secret "chat-picker-tls" not found`),
+		condition: v1alpha1.ConditionPickerAvailable, reason: "Unavailable", names: "0 of 2 replicas are ready; chat-picker-new: CrashLooping: picker: secret"},
+	{what: "a new image of the picker cannot be pulled", do: stuckPicker(2, 1, "ErrImagePull", "picker:v9: not found"),
 		condition: v1alpha1.ConditionPickerAvailable, reason: "UpdateStopped", names: "chat-picker-new: ImagePullFailed: picker: picker:v9"},
 	{what: "the last engine dies", do: func(w *world) {
 		for _, pod := range w.all() {
 			w.setStatus(pod, func(s *corev1.PodStatus) { setCondition(s, corev1.PodReady, false, w.clock.Now()) })
 		}
 	}, condition: v1alpha1.ConditionReady, reason: "NoReadyEndpoint", names: "none of 2"},
-	{what: "no events come from an engine", do: unsynced(""), condition: v1alpha1.ConditionEventsSynced, reason: "StreamMissing", names: "chat-"},
-	{what: "the engine publishes no events", do: unsynced("EventsDisabled"), condition: v1alpha1.ConditionEventsSynced, reason: "EventsDisabled", names: "chat-"},
-	{what: "the picker refuses the reporter", do: unsynced("ReporterRejected"), condition: v1alpha1.ConditionEventsSynced, reason: "ReporterRejected", names: "chat-"},
-	{what: "the pod has no reporter", do: unsynced("ReporterMissing"), condition: v1alpha1.ConditionEventsSynced, reason: "ReporterMissing", names: "chat-"},
-	{what: "events of a layout that is not known", do: unsynced("UnknownLayout"), condition: v1alpha1.ConditionEventsSynced, reason: "UnknownLayout", names: "chat-"},
-	{what: "events come faster than they are read", do: unsynced("Lagging"), condition: v1alpha1.ConditionEventsSynced, reason: "Lagging", names: "chat-"},
-	{what: "events were lost that the engine no longer has", do: unsynced("HistoryLost"), condition: v1alpha1.ConditionEventsSynced, reason: "HistoryLost", names: "chat-"},
-	{what: "blocks of a size that does not fit the pool", do: unsynced("BlockSizeUnsupported"),
+	{what: "no events come from an engine", do: stream(events.Disconnected, nil), condition: v1alpha1.ConditionEventsSynced, reason: "StreamMissing", names: "chat-"},
+	{what: "the engine publishes no events", do: stream(events.Disconnected, func(s *events.Stats) { s.Silent.Store(true) }), condition: v1alpha1.ConditionEventsSynced, reason: "EventsDisabled", names: "chat-"},
+	{what: "the pod has no reporter", pool: adoptedWorld, do: func(w *world) {
+		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Engine.Events.Source = v1alpha1.EventsReporter })
+		stream(events.Disconnected, nil)(w)
+	}, condition: v1alpha1.ConditionEventsSynced, reason: "ReporterMissing", names: "vllm-"},
+	{what: "events of a layout that is not known", do: stream(events.Synced, func(s *events.Stats) { s.Unreadable.Store(true) }), condition: v1alpha1.ConditionEventsSynced, reason: "UnknownLayout", names: "chat-"},
+	{what: "events come faster than they are read", do: stream(events.Degraded, func(s *events.Stats) { s.Overflows.Add(1) }), condition: v1alpha1.ConditionEventsSynced, reason: "Lagging", names: "chat-"},
+	{what: "events were lost that the engine no longer has", do: stream(events.Degraded, nil), condition: v1alpha1.ConditionEventsSynced, reason: "HistoryLost", names: "chat-"},
+	{what: "blocks of a size that does not fit the pool", do: stream(events.Synced, func(s *events.Stats) { s.BlockSizeUnsupported.Add(1) }),
 		condition: v1alpha1.ConditionEventsSynced, reason: "BlockSizeUnsupported", names: "chat-"},
 	{what: "the wrong tokenizer", do: func(w *world) { w.tokens = found("ProbeFailed", "texts: 3 of 8 differ from those of the engine") },
 		condition: v1alpha1.ConditionTokensExact, reason: "ProbeFailed", names: "differ"},
@@ -243,7 +287,7 @@ func cures() map[string]string {
 }
 
 // TestAPoolTellsItsStory plays each cause. Within ten seconds a condition must be False for the reason that the documentation
-// explains, with a message that names what is wrong. It keeps the table of docs/troubleshooting.md.
+// explains, with a message that names what is wrong, and kubectl get -o wide must show it. It keeps the table of docs/troubleshooting.md.
 func TestAPoolTellsItsStory(t *testing.T) {
 	cures := cures()
 	rows := []string{}
@@ -254,6 +298,9 @@ func TestAPoolTellsItsStory(t *testing.T) {
 			newPool = func(t *testing.T) *world { return newWorld(t) }
 		}
 		w := newPool(t)
+		if w.applies == nil {
+			w.deploy(2, 0)
+		}
 		if w.pool().Spec.Template != nil && c.do != nil {
 			w.serve()
 		}
@@ -263,6 +310,13 @@ func TestAPoolTellsItsStory(t *testing.T) {
 		message, after := w.tells(c.condition, c.reason)
 		if after > 10*time.Second || !strings.Contains(message, c.names) {
 			t.Errorf("%s: %s %s after %s, %q, want one that names %q", c.what, c.condition, w.condition(c.condition), after, message, c.names)
+		}
+		cells := printed(t, w.pool())
+		if want := cmp.Or(c.printed, c.reason); cells["Trouble"] != want {
+			t.Errorf("%s: kubectl get shows the trouble %q, want %q", c.what, cells["Trouble"], want)
+		}
+		if shown := cells["Message"]; c.printed == "" && shown != message || shown == "" || strings.ContainsAny(shown, "\r\n") {
+			t.Errorf("%s: kubectl get -o wide shows the message %q, want %q", c.what, shown, message)
 		}
 		cure := cures[c.condition+" "+c.reason]
 		if cure == "" {
@@ -277,14 +331,63 @@ func TestAPoolTellsItsStory(t *testing.T) {
 	keepTable(t, "../../../../docs/troubleshooting.md", "causes", "| cause | shown as | what to do |\n|---|---|---|\n"+strings.Join(rows, "\n")+"\n")
 }
 
-// tells lets time pass until a condition is False for a reason, and returns its message and how long that took.
+// TestAPoolWithoutTroubleShowsNone: the columns are empty, and the status is as it should be.
+func TestAPoolWithoutTroubleShowsNone(t *testing.T) {
+	w := newWorld(t)
+	w.deploy(2, 0)
+	w.serve()
+	cells := printed(t, w.pool())
+	if cells["Status"] != "Serving" || cells["Trouble"] != "" || cells["Message"] != "" {
+		t.Errorf("kubectl get shows %q", cells)
+	}
+}
+
+// printed are the columns of a pool that kubectl get -o wide shows, by their names, as an API server makes them from the definition.
+func printed(t *testing.T, pool *v1alpha1.InferencePool) map[string]string {
+	t.Helper()
+	definitions, err := crd.Definitions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := map[string]string{}
+	for _, d := range definitions {
+		if d.Spec.Names.Kind != "InferencePool" {
+			continue
+		}
+		convertor, err := tableconvertor.New(d.Spec.Versions[0].AdditionalPrinterColumns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table, err := convertor.ConvertToTable(t.Context(), pool, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, cell := range table.Rows[0].Cells {
+			if cell != nil {
+				cells[table.ColumnDefinitions[i].Name] = fmt.Sprint(cell)
+			}
+		}
+	}
+	if cells["Name"] != pool.Name {
+		t.Fatalf("columns %q", cells)
+	}
+	return cells
+}
+
+// tells lets time pass until a condition is False for a reason, and returns its message and how long that took. The operator looks at
+// the pool when something has changed, when pickers report for the first time, a second later, and when it has asked for it.
 func (w *world) tells(condition, reason string) (message string, after time.Duration) {
 	w.t.Helper()
+	due := w.clock.Now()
 	for ; after <= 20*time.Second; after += time.Second {
-		for name := range w.pickers {
-			w.speak(name)
+		if after%(2*time.Second) == time.Second {
+			for name := range w.pickers {
+				w.speak(name)
+			}
 		}
-		w.settleDown()
+		if now := w.clock.Now(); after == time.Second || !now.Before(due) {
+			due = w.looks(now)
+		}
 		c := meta.FindStatusCondition(w.pool().Status.Conditions, condition)
 		if c != nil && c.Status == metav1.ConditionFalse && c.Reason == reason {
 			return c.Message, after
@@ -292,4 +395,25 @@ func (w *world) tells(condition, reason string) (message string, after time.Dura
 		w.clock.SetTime(w.clock.Now().Add(time.Second))
 	}
 	return "", after
+}
+
+// looks reconciles until nothing more is written, and returns when the operator wants to be called next.
+func (w *world) looks(now time.Time) (due time.Time) {
+	w.t.Helper()
+	for range 50 {
+		before := w.writes
+		again, err := w.reconcile()
+		if err != nil {
+			w.fail("%v", err)
+		}
+		if w.writes != before {
+			continue
+		}
+		if again == 0 {
+			again = time.Hour
+		}
+		return now.Add(again)
+	}
+	w.fail("it writes for ever")
+	return now
 }

@@ -32,9 +32,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	kvevents "github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 var (
@@ -86,8 +88,8 @@ type world struct {
 	doomed              []string // pods that were deleted too early
 	// blind is whether the operator cannot reach engines, reading whether the pickers read them.
 	blind, reading bool
-	// unsynced is why the pickers do not know what pods hold; nil when they do.
-	unsynced *string
+	// stream is that of every pod at the pickers; nil for one that is complete.
+	stream *kvevents.Status
 }
 
 // engine is what runs in a pod.
@@ -253,6 +255,9 @@ func (w *world) apply(config runtime.ApplyConfiguration) error {
 	}
 	o.SetResourceVersion(live.GetResourceVersion())
 	o.SetUID(live.GetUID())
+	if status, ok := live.Object["status"]; ok {
+		o.Object["status"] = status
+	}
 	return w.api.Update(context.Background(), o)
 }
 
@@ -409,13 +414,15 @@ func (w *world) speak(name string) {
 		_, marked := pod.Labels[v1alpha1.LabelDrain]
 		draining[string(pod.UID)] = marked
 		state := operatorfeed.PodState{Draining: marked, Synced: isTrue(pod, corev1.ContainersReady)}
-		if w.unsynced != nil {
-			state.Synced, state.Reason = false, *w.unsynced
-		}
 		if w.reading {
 			state.Busy, state.ReadAge = w.busy(string(pod.UID)), 100*time.Millisecond
 		}
 		s.Pods[string(pod.UID)] = state
+		if w.stream != nil {
+			one := *w.stream
+			one.Endpoint.ID.Pod = string(pod.UID)
+			status.Knowledge(s.Pods, []kvevents.Status{one})
+		}
 	}
 	w.pickers[name].draining = draining
 	w.reported.Receive(w.clock.Now(), s)
