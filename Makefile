@@ -56,7 +56,7 @@ test: $(PARTS) ## what protects a change
 	@echo "All checks passed."
 
 .PHONY: test-all
-test-all: $(PARTS) test-ipv6 test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
+test-all: $(PARTS) test-ipv6 test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle lifecycle-neighbours ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
 	$(MAKE) cluster-up
 	status=0; $(MAKE) test-e2e || status=$$?; $(MAKE) cluster-down; exit $$status
 	@echo "All checks passed."
@@ -116,6 +116,15 @@ CAMPAIGN := -lifecycle.removals=200 -lifecycle.rollouts=5 -lifecycle.drains=20 -
 lifecycle-long: kube ## 200 scale-downs, 5 rollouts, 20 node drains, 3 upgrades of Kvasir and 3 reclaimed spot nodes under load: no request fails
 	@echo "== a long life of a pool"
 	$(GO) test -count=1 -v -timeout 0 ./test/lifecycle -run 'TestNoRequestFails|TestASpotNodeIsReclaimed' $(CAMPAIGN)
+
+# The commit whose programs must work together with these: that of a day before the newest.
+OLD ?= $(shell git log -1 --format=%H --before=$$(($$(git log -1 --format=%ct) - 86400)))
+
+.PHONY: lifecycle-neighbours
+lifecycle-neighbours: kube ## operator, pickers and reporters of an older commit (OLD, by default of a day before) in every combination with these, under load: no request fails
+	@echo "== neighbouring releases: $(OLD)"
+	@test -n "$(OLD)"
+	$(GO) test -count=1 -v -timeout 30m ./test/lifecycle -run TestNeighbouringReleases -lifecycle.old=$(OLD)
 
 .PHONY: mutants
 mutants: ## bugs that peers had, and others, put into the code: a test must notice each

@@ -54,6 +54,9 @@ const (
 	// AnnotationEvictions is on the disruption budget of a pool's engines. It explains to people which evictions the budget
 	// admits.
 	AnnotationEvictions = "kvasir.dev/evictions"
+	// AnnotationEvictionsWaitSince is on that budget while pods whose nodes go away wait for replacements: since when, in RFC 3339. The
+	// replica of the operator that leads next reads it.
+	AnnotationEvictionsWaitSince = "kvasir.dev/evictions-wait-since"
 	// AnnotationStartRank is the global rank of the first rank in a pod or EndpointSlice; 0 by default.
 	AnnotationStartRank = "kvasir.dev/start-rank"
 	// AnnotationHTTPSocket is the path of a unix socket where an engine answers. It is read from files only.

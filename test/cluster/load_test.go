@@ -160,12 +160,20 @@ func (l *load) post(path string, request map[string]any) (answer, error) {
 		text, _ := io.ReadAll(r.Body)
 		return answer{}, fmt.Errorf("%s: status %d: %s", path, r.StatusCode, bytes.TrimSpace(text))
 	}
-	if request["stream"] == true {
-		return readStream(r.Body)
-	}
 	var a answer
-	return a, json.NewDecoder(r.Body).Decode(&a)
+	if request["stream"] == true {
+		a, err = readStream(r.Body)
+	} else {
+		err = json.NewDecoder(r.Body).Decode(&a)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s %w", begun, err)
+	}
+	return a, err
 }
+
+// begun is in the failures of requests whose answers had begun. No others can be lost with an engine: they are sent to another one.
+const begun = "an answer that had begun:"
 
 // readStream reads a stream to its end, which must be as streams end.
 func readStream(body io.Reader) (last answer, err error) {

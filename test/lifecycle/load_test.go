@@ -9,6 +9,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,11 +36,31 @@ type load struct {
 type failure struct {
 	began, failed time.Time
 	what          string
+	// begun is whether the client had got the head of an answer with status 200, and endpoint which one answered: "pod/rank", where the
+	// pool has the policy explained, or "".
+	begun    bool
+	endpoint string
+}
+
+// explained is a policy by which answers say where they come from.
+const explained = `
+apiVersion: kvasir.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {name: explained}
+spec:
+  targetRefs: [{name: m}]
+  decisions: {answerHeaders: OnRequest}
+`
+
+// cutAt reports whether one of these pods was sending the answer when it failed. All other requests can be sent to another pod.
+func (f failure) cutAt(pods ...string) bool {
+	return f.begun && slices.Contains(pods, path.Base(path.Dir(f.endpoint)))
 }
 
 // String implements fmt.Stringer.
 func (f failure) String() string {
-	return fmt.Sprintf("%s after %s: %s", f.failed.Format("15:04:05.000"), f.failed.Sub(f.began).Round(time.Millisecond), f.what)
+	return fmt.Sprintf("%s after %s at %q, begun %t: %s", f.failed.Format("15:04:05.000"), f.failed.Sub(f.began).Round(time.Millisecond),
+		f.endpoint, f.begun, f.what)
 }
 
 // startLoad begins with clients clients. They find the pickers as behind a Service: those that are ready.
@@ -82,10 +104,15 @@ func (l *load) end() []failure {
 	return l.failures
 }
 
-func (l *load) fail(began time.Time, format string, args ...any) {
+// fail counts a failure; r is what was answered, or nil.
+func (l *load) fail(began time.Time, r *http.Response, format string, args ...any) {
+	f := failure{began: began, failed: time.Now(), what: fmt.Sprintf(format, args...)}
+	if r != nil {
+		f.begun, f.endpoint = r.StatusCode == http.StatusOK, r.Header.Get("x-kvasir-endpoint")
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failures = append(l.failures, failure{began, time.Now(), fmt.Sprintf(format, args...)})
+	l.failures = append(l.failures, f)
 }
 
 // ask sends one request, for a long answer or a short one, and checks that its entire answer arrives.
@@ -111,15 +138,21 @@ func (l *load) ask(rng *rand.Rand, user int, long bool) {
 		panic(err)
 	}
 	l.asked.Add(1)
-	r, err := http.Post("http://"+address+"/v1/completions", "application/json", bytes.NewReader(body))
+	question, err := http.NewRequest(http.MethodPost, "http://"+address+"/v1/completions", bytes.NewReader(body))
 	if err != nil {
-		l.fail(began, "%v", err)
+		panic(err)
+	}
+	question.Header.Set("Content-Type", "application/json")
+	question.Header.Set("X-Kvasir-Explain", "true")
+	r, err := http.DefaultClient.Do(question)
+	if err != nil {
+		l.fail(began, nil, "%v", err)
 		return
 	}
 	defer r.Body.Close()
 	if r.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(r.Body)
-		l.fail(began, "status %d: %s", r.StatusCode, bytes.TrimSpace(text))
+		l.fail(began, r, "status %d: %s", r.StatusCode, bytes.TrimSpace(text))
 		return
 	}
 	var n int
@@ -132,7 +165,7 @@ func (l *load) ask(rng *rand.Rand, user int, long bool) {
 		n = a.Usage.CompletionTokens
 	}
 	if err != nil || n != tokens {
-		l.fail(began, "stream %v: %d of %d tokens: %v", stream, n, tokens, err)
+		l.fail(began, r, "stream %v: %d of %d tokens: %v", stream, n, tokens, err)
 		return
 	}
 	l.answered.Add(1)

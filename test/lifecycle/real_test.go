@@ -162,12 +162,13 @@ type step struct {
 }
 
 // TestALifeOfRealEngines scales a pool of real engines, changes an argument, drains a node, deletes a pod, loses a spot node 30 s after
-// its notice, and kills engines, under load. What is planned fails no request. A killed engine fails only those that were under way,
-// and a lost spot node only those that were when it was announced.
+// its notice, and kills engines, under load. What is planned fails no request. A killed engine fails only those whose answers it was
+// sending, and a lost spot node only those of them that had begun when it was announced.
 func TestALifeOfRealEngines(t *testing.T) {
 	w, tested := newRealWorld(t)
 	chosen, err := regexp.Compile(*steps)
 	w.must(err)
+	w.apply(explained)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(1)(p) && len(w.proxies()) == 2 })
 	w.healthy()
 	taken := 0
@@ -217,11 +218,11 @@ func (w *world) lifeOfEngines() []step {
 	scale := func(n int32) func() func(failure) bool { return planned(func() { w.scale(n) }) }
 	kill := func(how func(types.UID, string) error) func() func(failure) bool {
 		return func() func(failure) bool {
-			victim := first()
+			victim, before := first(), time.Now()
 			w.must(how(victim.UID, "vllm"))
 			killed := time.Now()
 			w.restarted(victim)
-			return func(f failure) bool { return f.began.Before(killed) }
+			return func(f failure) bool { return f.began.Before(killed) && f.failed.After(before) && f.cutAt(victim.Name) }
 		}
 	}
 	return []step{
@@ -246,10 +247,11 @@ func (w *world) lifeOfEngines() []step {
 			w.until("as before", settled(2))
 		})},
 		{"a spot node is reclaimed", 2, func() func(failure) bool {
-			noticed := time.Now()
-			off := w.reclaim(first().Spec.NodeName)
+			node := first().Spec.NodeName
+			there, noticed := w.on(node), time.Now()
+			off := w.reclaim(node)
 			w.until("elsewhere", settled(2))
-			return func(f failure) bool { return f.began.Before(noticed) && f.failed.After(off) }
+			return func(f failure) bool { return f.began.Before(noticed) && f.failed.After(off) && f.cutAt(there...) }
 		}},
 		{"an engine is killed", 2, kill(w.runner.Kill)},
 		{"only the process of an engine's scheduler is killed", 2, kill(w.runner.KillChildren)},

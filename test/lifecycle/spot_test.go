@@ -24,10 +24,11 @@ const (
 
 // TestASpotNodeIsReclaimed takes nodes away as providers take spot instances: a taint announces the end, the pods are evicted, and
 // 30 s later the machine is off. No request fails that begins after the notice, and none before the machine is off: what ends
-// within the notice is answered. Only answers that were under way for all of it can be cut.
+// within the notice is answered. Only answers that the node's pods were sending for all of it can be cut.
 func TestASpotNodeIsReclaimed(t *testing.T) {
 	w := newWorld(t, *late)
 	w.apply(pool)
+	w.apply(explained)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(3)(p) && len(w.proxies()) == 2 })
 	lost, cut := 0, 0
 	for i := range *reclaims {
@@ -36,6 +37,7 @@ func TestASpotNodeIsReclaimed(t *testing.T) {
 		w.answers(l, 10)
 		// The operator sees the taint late, the pickers see its mark late, and a pick can be on its way.
 		noticed := time.Now().Add(2**late + 5*time.Second)
+		there := w.on(node)
 		off := w.reclaim(node)
 		w.until("with three pods elsewhere", settled(3))
 		w.answers(l, 10)
@@ -46,6 +48,8 @@ func TestASpotNodeIsReclaimed(t *testing.T) {
 				t.Errorf("before the machine was off: %s", f)
 			case f.began.After(noticed):
 				t.Errorf("begun after the notice: %s", f)
+			case !f.cutAt(there...):
+				t.Errorf("not an answer that a pod of the node had begun: %s", f)
 			default:
 				cut++
 			}
@@ -57,6 +61,16 @@ func TestASpotNodeIsReclaimed(t *testing.T) {
 		w.must(w.runner.AddNode(t.Context(), w.nodes[i%len(w.nodes)]))
 	}
 	t.Logf("%d nodes reclaimed: %d requests failed, %d of them answers that %s were not enough for", *reclaims, lost, cut, notice)
+}
+
+// on returns the names of the engines on a node.
+func (w *world) on(node string) (names []string) {
+	for _, p := range w.podsOf(v1alpha1.LabelSlot) {
+		if p.Spec.NodeName == node {
+			names = append(names, p.Name)
+		}
+	}
+	return names
 }
 
 // reclaim takes a node away: the taint of AWS's termination handler and the evictions that follow it, and after the notice no

@@ -115,7 +115,7 @@ func (r *plan) followNodes() {
 	}
 	for i := range r.Pods {
 		p := &r.Pods[i]
-		if p.Node == NodeLeaves && p.serving() && serving >= max(pods, 2) {
+		if p.Node != NodeStays && p.serving() && serving >= max(pods, 2) {
 			r.markForNode(p, CauseReplaced, "its node goes away")
 			serving--
 		}

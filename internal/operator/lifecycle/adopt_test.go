@@ -70,6 +70,8 @@ func TestAdoptedPodsFollowTheirNodes(t *testing.T) {
 		"two leave: one at a time":              {size: 3, owner: 3, pods: []Pod{pod("", 0, node(NodeLeaves)), pod("", 1, node(NodeLeaves)), pod("", 2)}, want: []string{"mark -0 node +10m0s"}},
 		"one has left, and another one leaves":  {size: 3, owner: 3, pods: []Pod{pod("", 0, node(NodeLeaves), onNode), pod("", 1, node(NodeLeaves)), pod("", 2)}, want: []string{}},
 		"one dies, and another one leaves":      {size: 3, owner: 3, pods: []Pod{pod("", 0, node(NodeDies)), pod("", 1, node(NodeLeaves)), pod("", 2)}, want: []string{"mark -0 node +10m0s"}},
+		"one is lost, and may come back":        {size: 2, owner: 2, pods: []Pod{pod("", 0, lost), pod("", 1)}, want: []string{}},
+		"one is not ready, but its pod is":      {size: 2, owner: 2, pods: []Pod{pod("", 0, node(NodeUnready)), pod("", 1)}, want: []string{"mark -0 node +10m0s"}},
 		"the only one leaves":                   {size: 1, owner: 1, pods: []Pod{pod("", 0, node(NodeLeaves))}, want: []string{}},
 		"the node stays after all":              {size: 2, owner: 2, pods: []Pod{pod("", 0, onNode), pod("", 1)}, want: []string{"unmark -0"}},
 		"one is too many: the one that goes":    {size: 2, owner: 3, pods: []Pod{pod("", 0), pod("", 1), pod("", 2, node(NodeDies), onNode)}, want: []string{"mark -2 scale-down +10m0s"}},

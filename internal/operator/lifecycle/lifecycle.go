@@ -68,6 +68,9 @@ const (
 	NodeStays Node = iota
 	// NodeLeaves soon: its pods are replaced, then drained.
 	NodeLeaves
+	// NodeUnready for long: its pods are replaced, and those that are not ready take no place meanwhile. They stay without a mark until
+	// their replacements serve, so that they serve again if the node comes back.
+	NodeUnready
 	// NodeDies within minutes in any case: its pods get no more requests.
 	NodeDies
 )
@@ -191,6 +194,7 @@ type plan struct {
 	failing  []*Pod // new pods that stopped a rollout, kept to be looked at
 	draining []*Pod
 	leaving  []*Pod // draining ones that keep their place in a rollout
+	lost     []*Pod // not ready on nodes that are not ready: to be replaced, whatever the surge
 	ended    []*Pod
 	series   int // the longest series of ends
 	moves    int // the longest series of moves
@@ -325,6 +329,8 @@ func (r *plan) replace() {
 			r.remove(p, DrainNode, CauseNodeDies, "its node goes away now")
 		case p.hopeless():
 			r.remove(p, r.reason(p), CauseReplaced, "it does not serve")
+		case p.lost():
+			r.lost = append(r.lost, p)
 		default:
 			stay = append(stay, p)
 		}
@@ -332,13 +338,15 @@ func (r *plan) replace() {
 	// Outdated pods count as serving, new pods only if they serve. So no further pod is removed because some are not ready
 	// for a moment. Pods that do not serve are removed first, so that enough serving pods are left. Engines that serve without
 	// their reporters stop a rollout, but no move away from a node, which would end with them.
-	allowed := len(stay) - max(0, r.Pool.Size-r.Pool.Unavailable)
+	serving := 0
 	for _, p := range r.fresh {
 		alone := p.Serves && p.Mark.Reason == "" && r.out.Progress == UpToDate
 		if p.serving() || alone || r.unmarked(p) {
-			allowed++
+			serving++
 		}
 	}
+	r.giveUp(r.Pool.Size - serving - len(stay))
+	allowed := len(stay) + serving - max(0, r.Pool.Size-r.Pool.Unavailable)
 	r.outdated = nil
 	for _, p := range stay {
 		reason, cause := r.reason(p), CauseReplaced
@@ -351,6 +359,17 @@ func (r *plan) replace() {
 		}
 		allowed--
 		r.remove(p, reason, cause, r.why(p))
+	}
+}
+
+// giveUp removes lost pods down to so many, for which no other pod serves yet.
+func (r *plan) giveUp(keep int) {
+	for i, p := range r.lost {
+		if i < len(r.lost)-max(0, keep) {
+			r.remove(p, DrainNode, CauseReplaced, r.why(p))
+		} else {
+			r.islands[p.Island]-- // its replacement can take its room
+		}
 	}
 }
 

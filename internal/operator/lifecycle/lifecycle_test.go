@@ -59,6 +59,9 @@ func value(v float64) func(*Pod)       { return func(p *Pod) { p.Value = v } }
 func node(n Node) func(*Pod)           { return func(p *Pod) { p.Node = n } }
 func trouble(reason string) func(*Pod) { return func(p *Pod) { p.Trouble.Reason = reason } }
 
+// lost is a pod that its node's controller has made not ready, because the node is not.
+func lost(p *Pod) { p.Ready, p.Node = false, NodeUnready }
+
 func held(p *Pod) { p.Mark = Mark{Reason: DrainManual} }
 
 // brief writes actions in short.
@@ -234,6 +237,15 @@ func TestMake(t *testing.T) {
 		"and drains then":                               {nil, append(three("b")[1:], pod("b", 3), pod("b", 4, node(NodeLeaves))), []string{"mark b-4 node +10m0s"}, UpToDate, time.Second},
 		"and drains then, though no reporter runs":      {nil, []Pod{pod("b", 1, alone), pod("b", 2, alone), pod("b", 3), pod("b", 4, alone, node(NodeLeaves))}, []string{"mark b-4 node +10m0s"}, UpToDate, time.Second},
 		"a pod on a dying node gets no more picks":      {nil, []Pod{pod("b", 0, node(NodeDies)), pod("b", 1), pod("b", 2)}, []string{"mark b-0 node +10m0s", "create p-b-3"}, UpToDate, time.Second},
+		"lost pods are replaced whatever the surge is":  {pools{size(4)}, []Pod{pod("b", 0, lost), pod("b", 1, lost), pod("b", 2), pod("b", 3)}, []string{"create p-b-4", "create p-b-5"}, UpToDate, 0},
+		"a lost pod is, without surge, too":             {pools{size(1), limits(0, 1)}, []Pod{pod("b", 0, lost)}, []string{"create p-b-1"}, UpToDate, 0},
+		"a lost pod stays until its replacement serves": {nil, []Pod{pod("b", 0, lost), pod("b", 1), pod("b", 2), pod("b", 3, loading(0))}, nil, UpToDate, 30 * time.Minute},
+		"a lost pod drains then":                        {nil, []Pod{pod("b", 0, lost), pod("b", 1), pod("b", 2), pod("b", 3)}, []string{"mark b-0 node +10m0s"}, UpToDate, time.Second},
+		"two are lost, and one is replaced":             {nil, []Pod{pod("b", 0, lost), pod("b", 1, lost, value(1)), pod("b", 2), pod("b", 3), pod("b", 4, loading(0))}, []string{"mark b-0 node +10m0s"}, UpToDate, time.Second},
+		"a lost pod that comes back serves on":          {nil, []Pod{pod("b", 0), pod("b", 1), pod("b", 2), pod("b", 3, loading(0))}, []string{"mark b-3 scale-down +10m0s"}, UpToDate, time.Second},
+		"a pod that is ready though its node is not":    {nil, []Pod{pod("b", 0, node(NodeUnready)), pod("b", 1), pod("b", 2)}, []string{"create p-b-3"}, UpToDate, 0},
+		"a lost new pod stops no rollout":               {pools{rolling}, append(three("a"), pod("b", 3, lost)), []string{"mark b-3 node +10m0s", "create p-b-4"}, RollingOut, time.Second},
+		"to zero, with a lost pod":                      {pools{size(0)}, []Pod{pod("b", 0, lost)}, []string{"mark b-0 node +10m0s"}, UpToDate, time.Second},
 		"a misplaced pod is made again elsewhere":       {nil, []Pod{pod("b", 0, pending, func(p *Pod) { p.Misplaced = true }), pod("b", 1), pod("b", 2)}, []string{"delete b-0 Replaced", "create p-b-3"}, UpToDate, 0},
 		"a slow start is looked at when it is due":      {nil, []Pod{pod("b", 0, loading(time.Minute)), pod("b", 1), pod("b", 2)}, nil, UpToDate, 29 * time.Minute},
 		"a scale-down in a rollout takes old pods":      {pools{rolling, size(1)}, append(three("a"), pod("b", 3)), []string{"mark a-0 scale-down +10m0s", "mark a-1 scale-down +10m0s", "mark a-2 scale-down +10m0s"}, RollingOut, time.Second},
@@ -439,6 +451,8 @@ func TestPodsThatReturnToABadNodeAreReplacedRarely(t *testing.T) {
 		{"leaving, three places", 3, NodeLeaves, true, false, 0, 8, 18},
 		{"dying, never starting", 1, NodeDies, true, false, 0, 10, 18},
 		{"dying, never ready", 3, NodeDies, true, true, 0, 10, 18},
+		{"not ready, never starting", 1, NodeUnready, true, false, 0, 10, 18},
+		{"not ready, never ready", 3, NodeUnready, true, true, 0, 10, 18},
 		{"never scheduled", 3, NodeStays, false, false, 0, 1, 1},
 		{"never starting", 3, NodeStays, true, false, 0, 1, 1},
 		{"never ready", 3, NodeStays, true, true, 0, 1, 1},

@@ -94,5 +94,9 @@ func ours(reason string) bool {
 	return reason == DrainScaleDown || reason == DrainRollout || reason == DrainNode
 }
 
+// lost reports whether the pod is not ready because its node is not, or would not become ready for that: a kubelet that does not answer
+// cannot start it.
+func (p *Pod) lost() bool { return p.Node == NodeUnready && !p.Ready }
+
 // hopeless reports whether nothing is lost with the pod: it cannot serve and will not soon.
 func (p *Pod) hopeless() bool { return !p.Ready && !p.Serves && (!p.Running || p.Trouble.Reason != "") }

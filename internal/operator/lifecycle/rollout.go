@@ -15,7 +15,7 @@ func (r *plan) progress() Progress {
 		case p.Deleting || p.Finished:
 		case p.Revision != r.Pool.Revision:
 			replaced = true
-		case p.Mark.Reason != "":
+		case p.Mark.Reason != "" || p.lost(): // a node that is lost does not stop a rollout
 		default:
 			last := p.Created
 			if p.Ready {

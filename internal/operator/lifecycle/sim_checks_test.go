@@ -18,7 +18,7 @@ func (s *sim) do(v view, a Action) bool {
 		s.uid++
 		p := &simPod{Pod: Pod{
 			UID: fmt.Sprintf("u%04d", s.uid), Name: a.Name, Slot: a.Slot, Revision: a.Revision, Island: a.Island, Created: s.now,
-			WarmGate: v.pool.WarmUp > 0, Ends: a.Ends,
+			WarmGate: v.pool.WarmUp > 0, Ends: a.Ends, Moves: a.Moves,
 		}, bad: a.Revision == "bad", next: s.now.Add(s.between(time.Second, 10*time.Second))}
 		s.pods[p.UID] = p
 		s.touch(p)
@@ -84,7 +84,8 @@ func (s *sim) checkSurge(pool Pool) {
 	}
 	n := 0
 	for _, p := range s.pods {
-		if !p.Deleting && !p.Finished && (!p.draining() || p.Mark.Reason == DrainRollout) {
+		lost := p.Assigned && s.nodes[p.node] == NodeUnready && !p.Ready // takes no place
+		if !lost && !p.Deleting && !p.Finished && (!p.draining() || p.Mark.Reason == DrainRollout) {
 			n++
 		}
 	}

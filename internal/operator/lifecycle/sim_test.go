@@ -114,7 +114,9 @@ func (s *sim) save() {
 	v := view{at: s.now, version: s.version, pool: s.pool, pods: map[string]Pod{}, at2: map[string]int{}}
 	for uid, p := range s.pods {
 		q := p.Pod
-		q.Node = s.nodes[p.node]
+		if p.Assigned {
+			q.Node = s.nodes[p.node]
+		}
 		v.pods[uid], v.at2[uid] = q, p.version
 	}
 	s.history = append(s.history, v)
@@ -155,7 +157,7 @@ func (s *sim) kubelet() {
 				delete(s.pods, p.UID)
 				s.save()
 			}
-		case p.Finished || s.now.Before(p.next):
+		case p.Finished || s.now.Before(p.next) || p.Assigned && s.nodes[p.node] == NodeUnready:
 		case !p.Assigned:
 			var free []int
 			for i, n := range s.nodes {
@@ -258,7 +260,13 @@ func (s *sim) disturb() {
 		unplanned("edit: on delete %t, paused %t", s.pool.OnDelete, s.pool.Paused)
 	case 5, 6:
 		i := s.rng.IntN(simNodes)
-		s.nodes[i] = []Node{NodeStays, NodeStays, NodeLeaves, NodeDies}[s.rng.IntN(4)]
+		s.nodes[i] = []Node{NodeStays, NodeStays, NodeLeaves, NodeUnready, NodeDies}[s.rng.IntN(5)]
+		for _, p := range all { // as the node controller does
+			if s.nodes[i] == NodeUnready && p.node == i && p.Ready {
+				p.Ready = false
+				s.touch(p)
+			}
+		}
 		unplanned("node %d: %d", i, s.nodes[i])
 	case 7: // an engine's process ends
 		if len(all) > 0 {
@@ -387,7 +395,7 @@ func (s *sim) settle() {
 	if s.pool.Current == "bad" { // what is lost would be made of it again
 		s.pool.Paused = false
 	}
-	s.nodes = [simNodes]Node{}
+	s.nodes, s.unplan = [simNodes]Node{}, s.now
 	for _, p := range s.sorted() {
 		if p.held() {
 			p.Mark = Mark{}

@@ -1,6 +1,8 @@
 package resources
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -103,6 +105,9 @@ func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
 	}
 	if b.Evictions != "" {
 		metav1.SetMetaDataAnnotation(&budget.ObjectMeta, v1alpha1.AnnotationEvictions, b.Evictions)
+	}
+	if !b.WaitSince.IsZero() {
+		metav1.SetMetaDataAnnotation(&budget.ObjectMeta, v1alpha1.AnnotationEvictionsWaitSince, b.WaitSince.UTC().Format(time.RFC3339))
 	}
 	return budget
 }

@@ -5,6 +5,7 @@ package resources
 
 import (
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -61,6 +62,8 @@ type Input struct {
 	// Evictions explains it to people.
 	Replaces  bool
 	Evictions string
+	// WaitSince is since when pods whose nodes go away wait for replacements; zero while none does.
+	WaitSince time.Time
 	// ServesUnready is whether the engine of a pod serves while the pod is not ready, because its reporter is not.
 	ServesUnready bool
 	// Gateways are the Gateways whose data planes send requests to the engines.

@@ -41,11 +41,19 @@ type kubelet struct {
 
 const (
 	byPool = "pool"
+	// nodeName of the node that all engines are bound to.
+	nodeName = "node"
 	// hands work at the same time.
 	hands = 8
 )
 
 func startKubelet(ctx context.Context, w *world) *kubelet {
+	// The API server taints new nodes, and no controller that would remove the taint runs here.
+	node, err := w.set.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, metav1.CreateOptions{})
+	w.must(err)
+	node.Spec.Taints = nil
+	_, err = w.set.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
+	w.must(err)
 	k := &kubelet{w: w, fresh: make(chan *corev1.Pod, 100_000)}
 	factory := informers.NewSharedInformerFactoryWithOptions(w.set, 0, informers.WithNamespace(namespace), informers.WithTransform(stripped))
 	informer := factory.Core().V1().Pods().Informer()
@@ -55,7 +63,7 @@ func startKubelet(ctx context.Context, w *world) *kubelet {
 		}
 		return nil, nil
 	}}))
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(o any) {
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(o any) {
 		if pod, ok := o.(*corev1.Pod); ok && pod.Labels[v1alpha1.LabelPool] != "" && pod.Spec.NodeName == "" {
 			k.fresh <- pod
 		}
@@ -99,7 +107,7 @@ func engineAddress(n int64) string {
 func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
 	n := k.running.Add(1)
 	err := k.w.set.CoreV1().Pods(namespace).Bind(ctx, &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: "node"},
+		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: nodeName},
 	}, metav1.CreateOptions{})
 	if err == nil {
 		var containers []corev1.ContainerStatus

@@ -181,13 +181,11 @@ func TestAdoptedPodsFollowNodes(t *testing.T) {
 		Spec:       corev1.PodSpec{NodeName: "far", Containers: []corev1.Container{{Name: "vllm"}}},
 	}
 	w.must(w.api.Create(ctx, worker))
-	w.must(w.api.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "far"}}))
+	far := w.join("far")
 	w.settleDown()
 	if got := w.names(); slices.ContainsFunc(got, func(n string) bool { return strings.Contains(n, " ") }) {
 		w.fail("pods %v", got)
 	}
-	far := &corev1.Node{}
-	w.must(w.api.Get(ctx, client.ObjectKey{Name: "far"}, far))
 	far.Spec.Taints = []corev1.Taint{{Key: "aws-node-termination-handler/spot-itn", Effect: corev1.TaintEffectNoSchedule}}
 	w.must(w.api.Update(ctx, far))
 	if got := w.r.poolsOn(ctx, far); len(got) != 1 || got[0].NamespacedName != poolKey {

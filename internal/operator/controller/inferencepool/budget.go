@@ -1,6 +1,7 @@
 package inferencepool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,8 +9,8 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
@@ -62,21 +63,10 @@ func (r *budget) replacesFirst(ctx context.Context) (replaces bool, why string, 
 	if r.pool.Spec.Template == nil {
 		return false, "", nil
 	}
-	defaults := r.pool.Spec.WithDefaults()
-	surge, _ := limits(defaults.Rollout, chosenSize(r.scope, r.observed).now)
-	switch {
-	case !r.NodeSignals:
-		why = "the operator is limited to some namespaces and cannot read nodes"
-	case r.pool.Spec.Paused != "":
-		why = "spec.paused is set, so that a cordon replaces no pod"
-	case (&nodes{r.scope}).nodeRules().keepCordon:
-		why = "drain.onCordon is Keep, so that a cordon replaces no pod"
-	case surge == 0:
-		why = "rollout.maxSurge is 0, so that no pod is replaced before it ends"
-	default:
-		if why, err = r.noReplacement(ctx); err != nil {
-			return false, "", err
-		}
+	if why = r.neverReplaces(); why != "" {
+		r.memory.leavingSince = time.Time{}
+	} else if why, err = r.noReplacement(ctx); err != nil {
+		return false, "", err
 	}
 	if why != "" {
 		return false, "Pods can be evicted, one at a time or as many as rollout.maxUnavailable allows: " + why, nil
@@ -85,9 +75,30 @@ func (r *budget) replacesFirst(ctx context.Context) (replaces bool, why string, 
 		"If no replacement gets a node within %s, pods are evicted without one", shortDuration(nodeFor)), nil
 }
 
+// neverReplaces returns why pods of this pool are not replaced before they leave their nodes; "" if they are.
+func (r *budget) neverReplaces() string {
+	defaults := r.pool.Spec.WithDefaults()
+	surge, _ := limits(defaults.Rollout, chosenSize(r.scope, r.observed).now)
+	switch {
+	case !r.NodeSignals:
+		return "the operator is limited to some namespaces and cannot read nodes"
+	case r.pool.Spec.Paused != "":
+		return "spec.paused is set, so that a cordon replaces no pod"
+	case (&nodes{r.scope}).nodeRules().keepCordon:
+		return "drain.onCordon is Keep, so that a cordon replaces no pod"
+	case surge == 0:
+		return "rollout.maxSurge is 0, so that no pod is replaced before it ends"
+	}
+	return ""
+}
+
 // noReplacement returns why evictions cannot wait for a replacement at the moment; "" when they can. Pods with a toleration of
 // cordons stay when their node is cordoned. Otherwise what counts is how long pods have waited whose nodes go away.
 func (r *budget) noReplacement(ctx context.Context) (string, error) {
+	recalled, err := r.recall(ctx)
+	if err != nil {
+		return "", err
+	}
 	waits, loads := false, false
 	all := r.servesUnready() // then evictions of pods that do not serve wait as well
 	for _, pod := range r.pods {
@@ -103,7 +114,7 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 			return "", err
 		}
 		serves := config.PodServes(pod)
-		if state == lifecycle.NodeLeaves && (serves || all) {
+		if (state == lifecycle.NodeLeaves || state == lifecycle.NodeUnready) && (serves || all) {
 			waits = true
 			if spot, err := r.onSpot(ctx, pod); spot || err != nil {
 				return "the node of pod " + pod.Name + " is a spot instance, which can end before a replacement serves", err
@@ -117,7 +128,7 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	if m.leavingSince.IsZero() {
-		m.leavingSince = r.now
+		m.leavingSince = cmp.Or(recalled, r.now)
 	}
 	if m.noRoom != "" {
 		return "there is no room for a replacement: " + m.noRoom, nil
@@ -131,6 +142,24 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	return what + " within " + shortDuration(limit), nil
+}
+
+// recall returns since when pods waited as the operator's replica that led before has written it on the budget; zero for no such time, and
+// after the first call, since this process knows better then.
+func (r *budget) recall(ctx context.Context) (since time.Time, err error) {
+	if r.memory.recalled {
+		return time.Time{}, nil
+	}
+	kept := &policyv1.PodDisruptionBudget{}
+	if err := r.Client.Get(ctx, r.key, kept); client.IgnoreNotFound(err) != nil {
+		return time.Time{}, fmt.Errorf("reading the disruption budget of pool %s: %w", r.key, err)
+	}
+	r.memory.recalled = true
+	since, err = time.Parse(time.RFC3339, kept.Annotations[v1alpha1.AnnotationEvictionsWaitSince])
+	if err != nil || since.After(r.now) { // edited by people
+		return time.Time{}, nil
+	}
+	return since, nil
 }
 
 // spotLabels are how providers and Karpenter label spot instances. Their end within minutes is often announced by a cordon and
@@ -148,12 +177,9 @@ func SpotLabel(key, value string) bool { return value != "" && spotLabels[key] =
 
 // onSpot reports whether a pod's node is a spot instance.
 func (r *budget) onSpot(ctx context.Context, pod *corev1.Pod) (bool, error) {
-	node := &corev1.Node{}
-	if err := r.Client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node); err != nil {
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		}
-		return false, fmt.Errorf("reading node %s: %w", pod.Spec.NodeName, err)
+	node, err := (&nodes{r.scope}).find(ctx, pod.Spec.NodeName)
+	if node == nil || err != nil {
+		return false, err
 	}
 	for key, value := range node.Labels {
 		if SpotLabel(key, value) {

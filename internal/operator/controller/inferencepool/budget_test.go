@@ -49,11 +49,8 @@ func budgeted(t *testing.T, change ...func(*v1alpha1.InferencePool)) (*world, *c
 	t.Helper()
 	w := newWorld(t, change...)
 	w.withChildren(func(*unstructured.Unstructured) error { return nil })
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-	w.must(w.api.Create(context.Background(), node))
-	w.must(w.api.Create(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}))
 	w.serve()
-	return w, node
+	return w, w.join("node")
 }
 
 func (w *world) cordon(node *corev1.Node) {
@@ -68,7 +65,7 @@ func (w *world) place() {
 	w.t.Helper()
 	for _, pod := range w.all() {
 		if pod.Spec.NodeName == "" {
-			pod.Spec.NodeName = "other"
+			pod.Spec.NodeName = w.join("other").Name
 			w.must(w.api.Update(context.Background(), pod))
 		}
 	}
@@ -134,6 +131,51 @@ func TestAnEvictionWaitsNoLongerThanThereIsRoom(t *testing.T) {
 	w.expectEvictable(0, "when its replacement serves")
 }
 
+// The wait does not begin again when another replica of the operator leads, as it does when nodes with operators are drained one after
+// the other.
+func TestAnEvictionWaitsNoLongerWithAnotherOperator(t *testing.T) {
+	w, node := budgeted(t)
+	another := func() {
+		t.Helper()
+		children := w.r.Children
+		w.start()
+		w.r.Children = children
+		w.settleDown()
+	}
+	annotate := func(since string) {
+		t.Helper()
+		kept := &policyv1.PodDisruptionBudget{}
+		w.must(w.api.Get(context.Background(), poolKey, kept))
+		kept.Annotations[v1alpha1.AnnotationEvictionsWaitSince] = since
+		w.must(w.api.Update(context.Background(), kept))
+	}
+	w.cordon(node)
+	for range 3 {
+		w.clock.SetTime(w.clock.Now().Add(3 * time.Minute))
+		another()
+		w.expectEvictable(0, "when its replacement serves")
+	}
+	w.clock.SetTime(w.clock.Now().Add(time.Minute))
+	another()
+	w.expectEvictable(1, "no replacement got a node within 10 min")
+	for _, since := range []string{"yesterday", w.clock.Now().Add(time.Hour).Format(time.RFC3339)} {
+		annotate(since)
+		another()
+		w.expectEvictable(0, "when its replacement serves")
+	}
+	node.Spec.Unschedulable = false
+	w.must(w.api.Update(context.Background(), node))
+	another()
+	kept := &policyv1.PodDisruptionBudget{}
+	w.must(w.api.Get(context.Background(), poolKey, kept))
+	if since, ok := kept.Annotations[v1alpha1.AnnotationEvictionsWaitSince]; ok {
+		t.Errorf("no pod waits, and the budget says since %s", since)
+	}
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	w.cordon(node) // another time
+	w.expectEvictable(0, "when its replacement serves")
+}
+
 // Engines serve without their reporters, in pods that are not ready. An API server evicts such pods whatever else a budget says, unless
 // it has the policy IfHealthyBudget.
 func TestAnEvictionOfAPodThatServesWithoutItsReporterWaits(t *testing.T) {
@@ -165,19 +207,55 @@ func (w *world) loseReporters(n int) {
 }
 
 func TestAnEvictionDoesNotWaitForPodsThatTheAPIServerRefuses(t *testing.T) {
-	w, node := budgeted(t)
-	w.broken = func(verb string, obj client.Object) (error, error) {
-		if _, ok := obj.(*corev1.Pod); ok && verb == "create" {
-			return forbidden("pods", obj.GetName(), "exceeded quota: gpus"), nil
-		}
-		return nil, nil
+	for why, says := range map[string]string{"exceeded quota: gpus": "a quota is used up", "denied by a policy": "the API server refuses pods"} {
+		t.Run(why, func(t *testing.T) {
+			w, node := budgeted(t)
+			w.broken = func(verb string, obj client.Object) (error, error) {
+				if _, ok := obj.(*corev1.Pod); ok && verb == "create" {
+					return forbidden("pods", obj.GetName(), why), nil
+				}
+				return nil, nil
+			}
+			w.cordon(node)
+			w.settleDown()
+			w.expectEvictable(1, says)
+			w.broken = nil
+			w.settleDown()
+			w.expectEvictable(0, "when its replacement serves")
+		})
 	}
+}
+
+func TestAnEvictionDoesNotWaitForRoomOnIslands(t *testing.T) {
+	island := func(most int32) func(*v1alpha1.InferencePoolSpec) {
+		return func(s *v1alpha1.InferencePoolSpec) {
+			s.Placement = &v1alpha1.Placement{Islands: []v1alpha1.Island{{Name: "one", MaxReplicas: ptr.To(most)}}}
+		}
+	}
+	w, node := budgeted(t, func(p *v1alpha1.InferencePool) { island(2)(&p.Spec) })
 	w.cordon(node)
 	w.settleDown()
-	w.expectEvictable(1, "a quota is used up")
-	w.broken = nil
+	w.expectEvictable(1, "no island has room")
+	w.edit(island(3))
+	w.settleDown()
 	w.settleDown()
 	w.expectEvictable(0, "when its replacement serves")
+}
+
+func TestAnEvictionDoesNotWaitForPodsThatEnd(t *testing.T) {
+	w, node := budgeted(t)
+	w.cordon(node)
+	for range 2 {
+		w.expectEvictable(0, "when its replacement serves")
+		for _, pod := range w.living() {
+			if pod.Spec.NodeName == "" {
+				w.end(pod)
+			}
+		}
+		w.settleDown()
+		w.settleDown()
+	}
+	w.expectEvictable(1, "new pods end")
 }
 
 func TestAnEvictionDoesNotWaitForWhatThePoolDoesNotDo(t *testing.T) {

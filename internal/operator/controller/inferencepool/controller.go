@@ -114,7 +114,8 @@ type memory struct {
 	taken       map[string]time.Time // names of pods that another owner has, and when that was seen
 	provisioned map[string]bool      // UIDs of pods whose ProvisioningRequest has been made
 	applied     map[objectKey]applied
-	certsAt     time.Time // when to renew a certificate
+	gone        map[string]time.Time // nodes that do not exist, and until when that is taken to be so
+	certsAt     time.Time            // when to renew a certificate
 	// certsSeen is when the Secrets of the certificates were read.
 	certsSeen time.Time
 	trusted   []byte
@@ -123,9 +124,10 @@ type memory struct {
 	swept     sweep
 	// noProtocolUntil is until when the gateways' pool is applied without appProtocol, which its definition lacks.
 	noProtocolUntil time.Time
-	// leavingSince is since when pods wait for a replacement because their nodes go away; zero while none does. noRoom is why
-	// none could be created.
+	// leavingSince is since when pods wait for a replacement because their nodes go away; zero while none does. recalled is whether
+	// the time was read that the process before has kept. noRoom is why none could be created.
 	leavingSince time.Time
+	recalled     bool
 	noRoom       string
 	rehearsal    rehearsal
 	// references is what is known of what the pool names.
@@ -142,7 +144,7 @@ func (r *Reconciler) memory(key types.NamespacedName) *memory {
 		m = &memory{
 			expected: expectations{}, marks: map[string]seenMark{}, pending: map[string]pending{}, recorded: map[recordedEvent]time.Time{},
 			islands: map[string]*islandMemory{}, provisioned: map[string]bool{}, applied: map[objectKey]applied{},
-			taken: map[string]time.Time{},
+			taken: map[string]time.Time{}, gone: map[string]time.Time{},
 		}
 		if r.pools == nil {
 			r.pools = map[types.NamespacedName]*memory{}

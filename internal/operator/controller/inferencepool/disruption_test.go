@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "write the tables of docs/disruption.md"
 // disruption is something that happens to the node of a pool's pods.
 type disruption struct {
 	what string
-	do   func(*world, *corev1.Node)
+	do   func(*world, *corev1.Node) // changes the object, which is then written; nil to delete it
 	wait time.Duration
 }
 
@@ -35,10 +35,16 @@ func tainted(key string, effect corev1.TaintEffect) func(*world, *corev1.Node) {
 	}
 }
 
-// notReady sets the taints of a node that is not reached any more; one of the two has a time.
+// notReady is a node that is not reached any more: Kubernetes sets its taints, of these only one has a time, and makes its pods not ready.
+// Nothing else of the pods changes.
 func notReady(w *world, n *corev1.Node) {
 	since := metav1.NewTime(w.clock.Now().Truncate(time.Second))
 	w.clock.SetTime(since.Time)
+	for _, pod := range w.all() {
+		if pod.Spec.NodeName == n.Name {
+			w.setStatus(pod, func(s *corev1.PodStatus) { setCondition(s, corev1.PodReady, false, since.Time) })
+		}
+	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: since}}
 	n.Spec.Taints = []corev1.Taint{
 		{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule},
@@ -54,6 +60,7 @@ var disruptions = []disruption{
 	{"termination notice, GKE", tainted("cloud.google.com/impending-node-termination", corev1.TaintEffectNoSchedule), 0},
 	{"not ready for 59 s", notReady, 59 * time.Second},
 	{"not ready for 60 s", notReady, 60 * time.Second},
+	{"`kubectl delete node`, or the provider deletes the node of a lost machine", nil, 0},
 }
 
 // disrupted are the kinds of pools whose pods are all on the node.
@@ -104,7 +111,7 @@ func groups(t *testing.T) *world {
 		for k, v := range labels {
 			metav1.SetMetaDataLabel(&leader.ObjectMeta, k, v)
 		}
-		leader.Spec.NodeName = "other"
+		leader.Spec.NodeName = w.join("other").Name
 		w.must(w.api.Update(context.Background(), leader))
 		labels[config.LabelMember] = "1"
 		worker := &corev1.Pod{
@@ -121,9 +128,7 @@ func (d *disruption) outcome(t *testing.T, newPool func(*testing.T) *world) (doe
 	t.Helper()
 	w := newPool(t)
 	ctx := context.Background()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-	w.must(w.api.Create(ctx, node))
-	w.must(w.api.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}))
+	node := w.join("node")
 	for w.pool().Spec.Template != nil && ptr.Deref(w.pool().Status.ReadyReplicas, 0) == 0 {
 		w.settleDown()
 		for _, pod := range w.all() {
@@ -133,11 +138,12 @@ func (d *disruption) outcome(t *testing.T, newPool func(*testing.T) *world) (doe
 		w.settleDown()
 	}
 	before := len(w.all())
-	d.do(w, node)
-	status := node.Status.DeepCopy()
-	w.must(w.api.Update(ctx, node))
-	node.Status = *status
-	w.must(w.api.Status().Update(ctx, node))
+	if d.do == nil {
+		w.must(w.api.Delete(ctx, node))
+	} else {
+		d.do(w, node)
+		w.store(node)
+	}
 	w.clock.SetTime(w.clock.Now().Add(d.wait))
 	for _, name := range []string{"a", "b"} {
 		w.speak(name)
@@ -155,8 +161,12 @@ func (d *disruption) outcome(t *testing.T, newPool func(*testing.T) *world) (doe
 	switch {
 	case created == 0 && marked == 0:
 		does = "nothing"
-	case marked == 0:
+	case marked == 0 && serving == 0 && created == before:
+		does = "all replaced at once"
+	case marked == 0 && created == 1:
 		does = "replaced first"
+	case marked == 0:
+		does = fmt.Sprintf("%d replaced at once", created)
 	case serving == 0:
 		does = "all marked at once"
 	default:

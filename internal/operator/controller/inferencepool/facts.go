@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -356,115 +354,6 @@ func endOf(pod *corev1.Pod, container string) (time.Time, lifecycle.Trouble) {
 		}
 	}
 	return at, why
-}
-
-// leaving and dying are taints of nodes that will be removed: leaving soon, with a drain that another controller begins;
-// dying within minutes, in any case.
-var (
-	leaving = map[string]bool{
-		"node.kubernetes.io/not-ready": true, "node.kubernetes.io/unreachable": true, "node.kubernetes.io/unschedulable": true,
-		"ToBeDeletedByClusterAutoscaler": true, "karpenter.sh/disrupted": true, "karpenter.sh/disruption": true,
-		"aws-node-termination-handler/scheduled-maintenance":     true,
-		"aws-node-termination-handler/asg-lifecycle-termination": true,
-		"aws-node-termination-handler/rebalance-recommendation":  true,
-	}
-	dying = map[string]bool{
-		"node.kubernetes.io/out-of-service": true, "aws-node-termination-handler/spot-itn": true,
-		"cloud.google.com/impending-node-termination": true,
-		"node.cloudprovider.kubernetes.io/shutdown":   true,
-	}
-)
-
-// nodes is the part that reads the states of nodes.
-type nodes struct{ *scope }
-
-// node describes the state of a node. One that is not known stays.
-func (r *nodes) node(ctx context.Context, pod *corev1.Pod) (lifecycle.Node, error) {
-	name := pod.Spec.NodeName
-	if !r.NodeSignals || name == "" {
-		return lifecycle.NodeStays, nil
-	}
-	node := &corev1.Node{}
-	if err := r.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
-		if apierrors.IsNotFound(err) {
-			return lifecycle.NodeStays, nil
-		}
-		return lifecycle.NodeStays, fmt.Errorf("reading node %s: %w", name, err)
-	}
-	state, again := nodeOf(node, pod, engineRuns(pod, r.pool.Spec.Engine.ContainerName), r.nodeRules())
-	r.wakeAt(again)
-	return state, nil
-}
-
-// notReadyFor is how long a node must have been not ready before its pods are replaced, unless the pool sets another time.
-// A kubelet that restarts or a network that fails for a moment is no reason to start engines on other GPUs.
-const notReadyFor = time.Minute
-
-// nodeRules are a pool's rules about the states of nodes, at a time.
-type nodeRules struct {
-	now         time.Time
-	notReadyFor time.Duration
-	keepCordon  bool // a cordon alone changes nothing
-}
-
-func (r *nodes) nodeRules() nodeRules {
-	drain := &r.pool.Spec.Drain
-	rules := nodeRules{now: r.now, notReadyFor: notReadyFor}
-	if drain.NodeNotReadySeconds != nil {
-		rules.notReadyFor = time.Duration(*drain.NodeNotReadySeconds) * time.Second
-	}
-	rules.keepCordon = drain.OnCordon == v1alpha1.CordonKeep || r.pool.Spec.Paused != ""
-	return rules
-}
-
-// nodeOf returns the effect of a node's state on a pod, and when to check again because of the time; zero for never. A pod
-// that tolerates what drives others away might be put there again, so that replacing it would never end: it goes only when
-// the node dies, and only when it has run.
-func nodeOf(node *corev1.Node, pod *corev1.Pod, runs bool, rules nodeRules) (state lifecycle.Node, again time.Time) {
-	state = lifecycle.NodeStays
-	for _, taint := range taintsOf(node) {
-		tolerated := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-			return t.ToleratesTaint(logr.Discard(), &taint, true)
-		})
-		switch {
-		case dying[taint.Key] && (runs || !tolerated):
-			return lifecycle.NodeDies, time.Time{}
-		case !leaving[taint.Key] || tolerated:
-		case taint.Key == corev1.TaintNodeUnschedulable && rules.keepCordon && node.DeletionTimestamp.IsZero():
-		case taint.Key == corev1.TaintNodeNotReady || taint.Key == corev1.TaintNodeUnreachable:
-			if due := notReadySince(node, &taint).Add(rules.notReadyFor); rules.now.Before(due) {
-				again = due
-				continue
-			}
-			state = lifecycle.NodeLeaves
-		default:
-			state = lifecycle.NodeLeaves
-		}
-	}
-	return state, again
-}
-
-// notReadySince returns the time of the last change of a node's readiness, or of the taint; zero when neither is known.
-func notReadySince(node *corev1.Node, taint *corev1.Taint) time.Time {
-	at := time.Time{}
-	if taint.TimeAdded != nil {
-		at = taint.TimeAdded.Time
-	}
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady && c.LastTransitionTime.After(at) {
-			at = c.LastTransitionTime.Time
-		}
-	}
-	return at
-}
-
-// taintsOf are a node's taints, with those that a control plane derives from its spec.
-func taintsOf(node *corev1.Node) []corev1.Taint {
-	taints := slices.Clone(node.Spec.Taints)
-	if node.Spec.Unschedulable || !node.DeletionTimestamp.IsZero() {
-		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
-	}
-	return taints
 }
 
 // limits resolves the surge, rounded up, and what can be unavailable, rounded down, as Deployments do. They are not

@@ -64,6 +64,7 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 		return network, errors.Join(secretsErr, err)
 	}
 	input.Replaces, input.Evictions, input.ServesUnready = replaces, evictions, disruption.servesUnready()
+	input.WaitSince = r.memory.leavingSince
 	if r.policy != nil {
 		input.TenantSecrets = tenantSecrets(r.policy)
 	}

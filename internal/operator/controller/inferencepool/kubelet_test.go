@@ -27,11 +27,34 @@ func setCondition(s *corev1.PodStatus, kind corev1.PodConditionType, yes bool, n
 	s.Conditions = append(s.Conditions, corev1.PodCondition{Type: kind, Status: status, LastTransitionTime: metav1.NewTime(now)})
 }
 
+// join registers a node, unless there is one of that name, and returns it.
+func (w *world) join(name string) *corev1.Node {
+	w.t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	switch err := w.api.Get(context.Background(), client.ObjectKeyFromObject(node), node); {
+	case err == nil:
+	case isGone(err):
+		w.must(w.api.Create(context.Background(), node))
+	default:
+		w.must(err)
+	}
+	return node
+}
+
+// store writes a node and its status.
+func (w *world) store(node *corev1.Node) {
+	w.t.Helper()
+	status := node.Status.DeepCopy()
+	w.must(w.api.Update(context.Background(), node))
+	node.Status = *status
+	w.must(w.api.Status().Update(context.Background(), node))
+}
+
 // run makes a pod's engine run and its containers ready, and the pod if its gates are open.
 func (w *world) run(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" {
 		pod = pod.DeepCopy()
-		pod.Spec.NodeName = "node"
+		pod.Spec.NodeName = w.join("node").Name
 		if w.api.Update(context.Background(), pod) != nil {
 			return
 		}

@@ -2,11 +2,13 @@ package inferencepool
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -15,8 +17,7 @@ import (
 
 func TestNodesThatGoAway(t *testing.T) {
 	w := newWorld(t)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-	w.must(w.api.Create(context.Background(), node))
+	node := w.join("node")
 	w.serve()
 	node.Spec.Unschedulable = true
 	w.must(w.api.Update(context.Background(), node))
@@ -50,7 +51,7 @@ func TestATaintedNodeThatPodsComeBackTo(t *testing.T) {
 		for _, pod := range w.all() {
 			made[pod.Name] = true
 			if pod.Spec.NodeName == "" {
-				pod.Spec.NodeName = "node"
+				pod.Spec.NodeName = node.Name
 				w.must(w.api.Update(context.Background(), pod))
 			}
 		}
@@ -80,7 +81,7 @@ func TestWhatANodeMeansForAPod(t *testing.T) {
 		"the spot market takes it":          {taint(spot), nil, false, lifecycle.NodeDies},
 		"tolerated, it takes what runs":     {taint(spot), everything, true, lifecycle.NodeDies},
 		"tolerated, what starts is let be":  {taint(spot), everything, false, lifecycle.NodeStays},
-		"not ready, tolerated for a moment": {taint("node.kubernetes.io/not-ready"), []corev1.Toleration{{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, true, lifecycle.NodeLeaves},
+		"not ready, tolerated for a moment": {taint("node.kubernetes.io/not-ready"), []corev1.Toleration{{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, true, lifecycle.NodeUnready},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, again := nodeOf(&tc.node, &corev1.Pod{Spec: corev1.PodSpec{Tolerations: tc.tolerations}}, tc.runs, nodeRules{notReadyFor: time.Minute, now: time.Now()})
@@ -103,16 +104,14 @@ func TestANodeThatIsNotReadyForAMomentKeepsItsPods(t *testing.T) {
 		} {
 			t.Run(key+" "+name, func(t *testing.T) {
 				w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Drain.NodeNotReadySeconds = tc.seconds })
-				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-				w.must(w.api.Create(context.Background(), node))
+				node := w.join("node")
 				w.serve()
-				since := metav1.NewTime(w.clock.Now().Truncate(time.Second))
-				w.clock.SetTime(since.Time)
-				node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastTransitionTime: since}}
-				w.must(w.api.Status().Update(context.Background(), node))
-				// As the node lifecycle controller sets them; only one of the two has a time.
-				node.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}, {Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &since}}
-				w.must(w.api.Update(context.Background(), node))
+				notReady(w, node)
+				for i := range node.Spec.Taints {
+					node.Spec.Taints[i].Key = key
+				}
+				w.store(node)
+				since := w.clock.Now()
 				if tc.until > 0 {
 					for _, at := range []time.Duration{0, time.Second, tc.until - time.Second} {
 						w.clock.SetTime(since.Add(at))
@@ -126,9 +125,68 @@ func TestANodeThatIsNotReadyForAMomentKeepsItsPods(t *testing.T) {
 				}
 				w.clock.SetTime(since.Add(tc.until))
 				w.settleDown()
-				w.expect("new-0", "new-1", "new-2")
+				w.expect("new-0", "new-1", "new-2", "new-3")
 			})
 		}
+	}
+}
+
+// Pods of a node that is not ready do not serve, so that there is no reason to replace them one by one; and they serve again at once
+// if the node comes back.
+func TestPodsOfANodeThatIsNotReadyAreReplacedWhateverTheSurge(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.InferencePoolSpec)
+		old    []string
+		all    []string
+	}{
+		"by default": {func(*v1alpha1.InferencePoolSpec) {}, []string{"new-0", "new-1"}, []string{"new-0", "new-1", "new-2", "new-3"}},
+		"one pod":    {func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](1) }, []string{"new-0"}, []string{"new-0", "new-1"}},
+		"one pod, no surge": {func(s *v1alpha1.InferencePoolSpec) {
+			s.Replicas = ptr.To[int32](1)
+			s.Rollout = &v1alpha1.Rollout{Type: v1alpha1.RollingUpdate, MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+		}, []string{"new-0"}, []string{"new-0", "new-1"}},
+		"paused": {func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseRollout }, []string{"new-0", "new-1"}, []string{"new-0", "new-1", "new-2", "new-3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.edit(tc.change)
+			node := w.join("node")
+			w.serve()
+			w.expect(tc.old...)
+			silence := func() {
+				t.Helper()
+				notReady(w, node)
+				w.store(node)
+				w.clock.SetTime(w.clock.Now().Add(notReadyFor))
+				w.settleDown()
+				w.expect(tc.all...) // without a mark
+			}
+			silence()
+			node.Spec.Taints = nil
+			node.Status.Conditions[0].Status = corev1.ConditionTrue
+			w.store(node)
+			for _, pod := range w.all() {
+				if pod.Spec.NodeName == node.Name {
+					w.run(pod)
+				}
+			}
+			w.settleDown()
+			w.expect(tc.old...)
+			silence()
+			w.place()
+			for _, pod := range w.all() {
+				if pod.Spec.NodeName == "other" {
+					w.run(pod)
+				}
+			}
+			w.tick()
+			w.settleDown()
+			want := slices.Clone(tc.all)
+			for i := range tc.old {
+				want[i] += " node"
+			}
+			w.expect(want...)
+		})
 	}
 }
 
@@ -156,8 +214,7 @@ func TestACordonMovesPodsAsThePoolChooses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-			w.must(w.api.Create(context.Background(), node))
+			node := w.join("node")
 			w.serve()
 			w.edit(tc.pool)
 			w.settleDown()
