@@ -3,6 +3,7 @@ package inferencepool
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -60,7 +61,9 @@ func (w *world) deploy(ready, not int32, reason, message string) {
 		ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}},
 		Status: appsv1.DeploymentStatus{ReadyReplicas: ready, UnavailableReplicas: not},
 	}))
-	meta.Name, meta.Labels, meta.OwnerReferences = meta.Name+"-new", labels, nil
+	replicaSet := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: meta.Name + "-6f9", Controller: ptr.To(true)}
+	meta.Name, meta.Labels, meta.OwnerReferences = meta.Name+"-new", maps.Clone(labels), []metav1.OwnerReference{replicaSet}
+	meta.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = "6f9"
 	pod := &corev1.Pod{ObjectMeta: meta}
 	w.must(w.api.Create(w.t.Context(), pod))
 	w.setStatus(pod, func(s *corev1.PodStatus) {
