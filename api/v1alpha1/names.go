@@ -39,8 +39,8 @@ const (
 	// AnnotationReporterImage is on an owned pod with an injected reporter: the image that the operator gave the reporter.
 	// The image in the pod can be another one, where admission rewrites images.
 	AnnotationReporterImage = "kvasir.dev/reporter-image"
-	// AnnotationReporterBefore is on an owned pod whose reporter was changed in place: the image and the container ID that
-	// it had before. It shows whether the new container runs yet.
+	// AnnotationReporterBefore is on an owned pod whose reporter was changed in place: the image, the container ID and the
+	// count of restarts that it had before. It shows whether the new container runs yet, and whether it has ended since.
 	AnnotationReporterBefore = "kvasir.dev/reporter-before"
 	// AnnotationRotateKey on a pool asks for a new key root: whenever its value differs from that on the Secret that the
 	// operator keeps, the root is recreated.

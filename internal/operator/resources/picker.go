@@ -32,6 +32,8 @@ const (
 	// lameDuckSeconds is how long a terminating picker still takes requests: longer than a Service or gateway takes to
 	// notice that it is not ready.
 	lameDuckSeconds = 5
+	// minReadySeconds is how long a new picker is ready before one of those before goes: an image that crashes soon costs no replica.
+	minReadySeconds = 10
 	// restMemory is what a picker needs besides its index.
 	restMemory = 512 << 20
 	// decisionFiles is how many files the decision log has, and decisionSize what they take where the pool sets nothing, in bytes.
@@ -50,8 +52,9 @@ func (b *builder) deployment() *appsv1.Deployment {
 		TypeMeta:   typeMeta(appsv1.SchemeGroupVersion.WithKind("Deployment")),
 		ObjectMeta: b.meta(PickerName(b.pool.Name)),
 		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To(p.Replicas),
-			Selector: &metav1.LabelSelector{MatchLabels: b.selector()},
+			Replicas:        ptr.To(p.Replicas),
+			MinReadySeconds: minReadySeconds,
+			Selector:        &metav1.LabelSelector{MatchLabels: b.selector()},
 			Strategy: appsv1.DeploymentStrategy{
 				Type: appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{

@@ -204,6 +204,14 @@ func TestChildrenNameTheOperatorsVersion(t *testing.T) {
 	}
 }
 
+// TestPickersAreReplacedWhenOthersAreAvailable: an image that crashes after it was ready must not replace the next picker.
+func TestPickersAreReplacedWhenOthersAreAvailable(t *testing.T) {
+	d := child[appsv1.Deployment](t, small(t, `model: {name: m}, selector: {matchLabels: {app: m}}`), "Deployment", PickerName("m"))
+	if d.Spec.MinReadySeconds < 10 || d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue() != 0 || d.Spec.Strategy.RollingUpdate.MaxSurge.IntValue() < 1 {
+		t.Errorf("ready for %d s, %+v", d.Spec.MinReadySeconds, d.Spec.Strategy.RollingUpdate)
+	}
+}
+
 // TestPickersNameNoUser: clusters that give each namespace a range of users refuse pods that name others.
 func TestPickersNameNoUser(t *testing.T) {
 	for name, p := range pools(t) {

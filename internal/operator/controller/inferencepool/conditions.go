@@ -212,6 +212,9 @@ func (r *verdict) pickerAvailable(err error) metav1.Condition {
 	case failure != "":
 		return status.PickerAvailable.False("UpdateStopped", "%d of %d replicas are ready, and serve on; the Deployment %s does not get new ones%s",
 			ready, want, r.picker.Name, failure)
+	case r.pickersAfter != "":
+		return status.PickerAvailable.True("UpdateWaiting", "%d of %d replicas are ready; they are updated when the pickers of pool %s are available with the image of this operator",
+			ready, want, r.pickersAfter)
 	}
 	return status.PickerAvailable.True("Available", "%d of %d replicas are ready", ready, want)
 }

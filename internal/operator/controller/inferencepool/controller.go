@@ -202,6 +202,8 @@ type observed struct {
 	// stuckPicker is the first pod of the pickers that does not start, and pickerTrouble why; empty for none.
 	stuckPicker   string
 	pickerTrouble lifecycle.Trouble
+	// pickersAfter is the pool whose pickers get the operator's image before those of this one, NAMESPACE/NAME; empty for none.
+	pickersAfter string
 }
 
 // outcome is what was decided about a pool's pods, and what the decision was made from.

@@ -72,6 +72,9 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 	if err != nil {
 		return network, fmt.Errorf("pickers of pool %s: %w", r.key, errors.Join(secretsErr, err))
 	}
+	if r.pickersAfter, err = r.pickersAhead(ctx, &config); err != nil {
+		return network, errors.Join(secretsErr, err)
+	}
 	wanted := map[objectKey]bool{}
 	for _, o := range objects {
 		wanted[objectKey{o.GetKind(), o.GetName()}] = true
@@ -79,6 +82,9 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 	for _, o := range objects {
 		if r.memory.trusted == nil && o.GetKind() == "ConfigMap" && o.GetName() == resources.CAName(r.key.Name) {
 			continue // its certificates are not known, and those that are there stay
+		}
+		if r.pickersAfter != "" && o.GetKind() == "Deployment" {
+			continue // it stays as it is until it is its turn
 		}
 		r.fitDefinition(o)
 		before := len(r.problems.refused) + len(r.problems.taken)

@@ -61,7 +61,11 @@ func (w *world) run(pod *corev1.Pod) {
 	}
 	w.setStatus(pod, func(s *corev1.PodStatus) {
 		s.Phase, s.PodIP = corev1.PodRunning, "10.0.0.1"
-		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "vllm", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		running := &corev1.ContainerStateRunning{}
+		if len(s.ContainerStatuses) == 1 && s.ContainerStatuses[0].State.Running != nil {
+			running = s.ContainerStatuses[0].State.Running
+		}
+		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "vllm", State: corev1.ContainerState{Running: running}}}
 		w.runReporter(pod, s)
 		setCondition(s, corev1.ContainersReady, true, w.clock.Now())
 		open := true
@@ -72,7 +76,7 @@ func (w *world) run(pod *corev1.Pod) {
 	})
 }
 
-// runReporter starts the sidecar's container, a new one for each image.
+// runReporter starts the sidecar's container, a new one for each image, which counts as a restart.
 func (w *world) runReporter(pod *corev1.Pod, s *corev1.PodStatus) {
 	c := reporterOf(pod)
 	if c == nil {
@@ -82,8 +86,12 @@ func (w *world) runReporter(pod *corev1.Pod, s *corev1.PodStatus) {
 	if len(s.InitContainerStatuses) == 1 && s.InitContainerStatuses[0].ContainerID == id && s.InitContainerStatuses[0].State.Running != nil {
 		return
 	}
+	restarts := int32(0)
+	if len(s.InitContainerStatuses) == 1 && s.InitContainerStatuses[0].ContainerID != "" {
+		restarts = s.InitContainerStatuses[0].RestartCount + 1
+	}
 	s.InitContainerStatuses = []corev1.ContainerStatus{{
-		Name: c.Name, ContainerID: id, Ready: true,
+		Name: c.Name, ContainerID: id, Ready: true, RestartCount: restarts,
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(w.clock.Now())}},
 	}}
 }

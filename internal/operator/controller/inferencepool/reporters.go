@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,7 +22,7 @@ import (
 // A changed image replaces the reporter's container in the running pod. The kubelet stops the old container before it
 // pulls the new image, and the pod is not ready until the new container runs. Therefore one pod is changed at a time, and
 // the next one only after the reporter of the one before has run for a while. A reporter that does not run stops the
-// update, so an image that is missing or broken costs one pod.
+// update, so an image that is missing or broken costs one pod. So does one that ends later than that and is started again.
 type reporters struct {
 	// outdated pods have another image than the operator's, in the order in which they are changed. updated counts the
 	// pods that have the operator's.
@@ -33,6 +35,14 @@ type reporters struct {
 	// that is ready: the engine of a pod that is made with a reporter that does not run never starts.
 	forNewPods string
 }
+
+// A reporter that has ended with its image has to run for steady, for each time that it has, until the update goes on, and
+// for steadyAtMost times that at most. One that ends again and again stops the update for as long as it does; one that ended once, or with
+// its node, does not.
+const (
+	steady       = 10 * time.Minute
+	steadyAtMost = 6
+)
 
 // reporterUpdate is the part that changes the reporters of running pods.
 type reporterUpdate struct {
@@ -74,6 +84,9 @@ func (r *reporterUpdate) findReporters() reporters {
 			proven = true
 		}
 	}
+	if len(out.outdated) > 0 && out.trouble.Reason == "" {
+		r.findRestarted(pods, &out)
+	}
 	if working != "" && (!proven || out.trouble.Reason != "") {
 		out.forNewPods = working
 	}
@@ -90,18 +103,88 @@ func (r *reporterUpdate) findReporters() reporters {
 	return out
 }
 
+// findRestarted looks for a reporter that runs, but has ended with the operator's image. It matters to pods that do not have that image.
+func (r *reporterUpdate) findRestarted(pods []*corev1.Pod, out *reporters) {
+	for _, pod := range pods {
+		status := reporterStatus(pod)
+		if reporterImage(pod) != r.ReporterImage || status == nil {
+			continue
+		}
+		if status.State.Terminated != nil && out.waiting == nil { // it is about to be started again
+			out.waiting = pod
+		}
+		if status.State.Running == nil {
+			continue
+		}
+		started := status.State.Running.StartedAt
+		ended := reporterEnds(pod, status)
+		due := started.Add(time.Duration(min(ended, steadyAtMost)) * steady)
+		if ended == 0 || !r.now.Before(due) {
+			continue
+		}
+		// An engine that started later was started together with its reporter, by a node that came back for example.
+		if engine := engineOf(pod, r.pool.Spec.Engine.ContainerName); engine == nil || engine.State.Running == nil ||
+			!engine.State.Running.StartedAt.Before(&started) {
+			continue
+		}
+		r.wakeAt(due)
+		message := fmt.Sprintf("%s: ended and was started again, %d times with this image", status.Name, ended)
+		if last := status.LastTerminationState.Terminated; last != nil {
+			message += fmt.Sprintf(" (the last time: %s, exit code %d)", last.Reason, last.ExitCode)
+		}
+		message += "; the update goes on if it runs until " + due.UTC().Format(time.RFC3339)
+		out.waiting, out.trouble = pod, lifecycle.Trouble{Reason: lifecycle.CrashLooping, Message: message}
+		return
+	}
+}
+
+// reporterEnds returns how often a reporter has ended with the image that it has, by the kubelet's count. The end of
+// the container that was replaced does not count.
+func reporterEnds(pod *corev1.Pod, status *corev1.ContainerStatus) int32 {
+	before, changed := beforeOf(pod)
+	if !changed {
+		return status.RestartCount
+	}
+	if before.restarts < 0 {
+		return 0
+	}
+	if before.id != "" {
+		before.restarts++
+	}
+	return max(status.RestartCount-before.restarts, 0)
+}
+
+// reporterBefore is what a reporter that was changed in place had: the image, the ID of its container, empty for none, and
+// how often the kubelet had restarted it; negative if the release that changed it did not record that.
+type reporterBefore struct {
+	image, id string
+	restarts  int32
+}
+
+// beforeOf reads what a pod's reporter had before it was changed in place, and reports whether it was.
+func beforeOf(pod *corev1.Pod) (reporterBefore, bool) {
+	value, changed := pod.Annotations[v1alpha1.AnnotationReporterBefore]
+	out := reporterBefore{restarts: -1}
+	image, rest, _ := strings.Cut(value, " ")
+	id, restarts, _ := strings.Cut(rest, " ")
+	out.image, out.id = image, id
+	if n, err := strconv.ParseInt(restarts, 10, 32); err == nil {
+		out.restarts = int32(n)
+	}
+	return out, changed
+}
+
 // provenReporter reports whether a reporter that was changed in place runs, and has for a while. Reporters that
 // were not changed, or whose pods have no node, hold nothing up.
 func (r *reporterUpdate) provenReporter(pod *corev1.Pod, status *corev1.ContainerStatus) bool {
-	before, changed := pod.Annotations[v1alpha1.AnnotationReporterBefore]
+	before, changed := beforeOf(pod)
 	if !changed || pod.Spec.NodeName == "" {
 		return true
 	}
-	image, id, _ := strings.Cut(before, " ")
-	if c := reporterOf(pod); c != nil && c.Image == image {
+	if c := reporterOf(pod); c != nil && c.Image == before.image {
 		return true // admission has given it the image that it had, so no container is replaced
 	}
-	if status == nil || status.ContainerID == "" || status.ContainerID == id || status.State.Running == nil || !status.Ready {
+	if status == nil || status.ContainerID == "" || status.ContainerID == before.id || status.State.Running == nil || !status.Ready {
 		return false
 	}
 	due := status.State.Running.StartedAt.Add(settle)
@@ -142,10 +225,11 @@ func startsReporter(pod *corev1.Pod) bool {
 
 // patchReporter gives a pod the reporter of this version, and records what it had.
 func (r *reporterUpdate) patchReporter(ctx context.Context, pod *corev1.Pod) error {
-	before := reporterOf(pod).Image + " "
+	id, restarts := "", int32(0)
 	if status := reporterStatus(pod); status != nil {
-		before += status.ContainerID
+		id, restarts = status.ContainerID, status.RestartCount
 	}
+	before := fmt.Sprintf("%s %s %d", reporterOf(pod).Image, id, restarts)
 	change := map[string]any{
 		"metadata": map[string]any{
 			"uid": pod.UID, "resourceVersion": pod.ResourceVersion,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -75,7 +76,10 @@ var pickerLabels = map[string]string{resources.LabelComponent: resources.Compone
 func stuckPicker(ready, not int32, reason, message string) func(*world) {
 	return func(w *world) {
 		w.deploy(ready, not)
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: resources.PickerName(poolKey.Name) + "-new", Labels: pickerLabels}}
+		name := resources.PickerName(poolKey.Name)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: name + "-new", Labels: maps.Clone(pickerLabels),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: name + "-6f9", Controller: ptr.To(true)}}}}
+		pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = "6f9"
 		w.must(w.api.Create(w.t.Context(), pod))
 		w.setStatus(pod, func(s *corev1.PodStatus) {
 			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "picker",

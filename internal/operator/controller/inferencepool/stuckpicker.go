@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
@@ -25,12 +27,20 @@ func (r *cluster) findStuckPicker(ctx context.Context) error {
 	for i := range list.Items {
 		pod := &list.Items[i]
 		trouble := troubleOf(pod)
-		if trouble.Reason == "" || !pod.DeletionTimestamp.IsZero() || r.stuckPicker != "" && pod.Name > r.stuckPicker {
+		if trouble.Reason == "" || !pod.DeletionTimestamp.IsZero() || !ofDeployment(pod, r.picker.Name) ||
+			r.stuckPicker != "" && pod.Name > r.stuckPicker {
 			continue
 		}
 		r.stuckPicker, r.pickerTrouble = pod.Name, trouble
 	}
 	return nil
+}
+
+// ofDeployment reports whether a pod belongs to a ReplicaSet of a Deployment, by the name that Deployments give to those. A pod
+// of another owner can have the labels that a Deployment selects.
+func ofDeployment(pod *corev1.Pod, deployment string) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "ReplicaSet" && owner.Name == deployment+"-"+pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 }
 
 // pickerOf returns the name of the pool whose pickers a pod belongs to by its labels; "" for none.

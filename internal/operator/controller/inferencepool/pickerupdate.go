@@ -1,0 +1,157 @@
+package inferencepool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/status"
+)
+
+const (
+	// pickersAtOnce is how many pools get a new image of the pickers at the same time. The first one gets it alone.
+	pickersAtOnce = 4
+	// pickersWithin is how long pickers that have the image and are not available hold up other pools. A Deployment takes as long to
+	// report that its new pods do not come.
+	pickersWithin = 10 * time.Minute
+	// turnEvery is how often a pool looks whether it is its turn: the objects of other pools are not watched for it.
+	turnEvery = 10 * time.Second
+)
+
+// pickersAhead returns the pool whose pickers get the operator's image before those of this one do, empty if it is this pool's turn. An
+// upgrade of the operator changes the image for all pools, and nothing but the pickers of the first ones shows whether it works.
+//
+// Whose turn it is follows from the Deployments alone, so another replica of the operator continues. A pool whose spec has
+// changed does not wait.
+func (r *children) pickersAhead(ctx context.Context, c *resources.Config) (string, error) {
+	if r.picker == nil || pickerImage(r.picker) == c.PickerImage || r.pool.Generation != r.pool.Status.ObservedGeneration {
+		return "", nil
+	}
+	var list appsv1.DeploymentList
+	// The Deployments are shared with the cache and only read.
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy, client.MatchingLabels{
+		resources.LabelComponent: resources.ComponentPicker, labelManagedBy: resources.Manager,
+	}); err != nil {
+		return "", fmt.Errorf("listing the pickers of all pools: %w", err)
+	}
+	var ours []*appsv1.Deployment
+	for i := range list.Items {
+		if operator, ok := resources.OperatorOf(&list.Items[i]); ok && operator == c.Operator {
+			ours = append(ours, &list.Items[i])
+		}
+	}
+	t := turnsOf(ours, c.PickerImage, r.now)
+	for _, d := range t.next {
+		if len(t.busy) >= t.limit {
+			break
+		}
+		if client.ObjectKeyFromObject(d) == client.ObjectKeyFromObject(r.picker) {
+			return "", nil
+		}
+		if r.updates(ctx, d) {
+			t.busy = append(t.busy, d)
+		}
+	}
+	if len(t.busy) < t.limit {
+		return "", nil // it is not this operator's yet
+	}
+	r.wakeAt(r.now.Add(turnEvery))
+	owner := metav1.GetControllerOf(t.busy[0])
+	return t.busy[0].Namespace + "/" + owner.Name, nil
+}
+
+// updates reports whether the operator will give pickers its image when it is their turn: not if their pool goes or the API server
+// refuses their objects.
+func (r *children) updates(ctx context.Context, d *appsv1.Deployment) bool {
+	pool := &v1alpha1.InferencePool{}
+	owner := metav1.GetControllerOf(d)
+	if r.Client.Get(ctx, types.NamespacedName{Namespace: d.Namespace, Name: owner.Name}, pool) != nil || !pool.DeletionTimestamp.IsZero() {
+		return false
+	}
+	accepted := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionAccepted)
+	return pool.Spec.Picker.Mode != v1alpha1.PickerExternal && (accepted == nil || accepted.Reason != status.ReasonObjectRefused)
+}
+
+// turns is how far the pickers of an operator's pools are with its image.
+type turns struct {
+	// busy have the image and are not available yet; next do not have it, in the order in which they get it.
+	busy, next []*appsv1.Deployment
+	// limit is how many can be busy.
+	limit int
+}
+
+// turnsOf judges the pickers of an operator. Pickers that are available begin, because those that were not before show nothing.
+func turnsOf(all []*appsv1.Deployment, image string, now time.Time) turns {
+	t := turns{limit: 1}
+	for _, d := range all {
+		switch {
+		case metav1.GetControllerOf(d) == nil || !d.DeletionTimestamp.IsZero():
+		case pickerImage(d) != image:
+			t.next = append(t.next, d)
+		case pickersUpdated(d):
+			t.limit = pickersAtOnce
+		case !pickersFail(d, now):
+			t.busy = append(t.busy, d)
+		}
+	}
+	order := func(a, b *appsv1.Deployment) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	}
+	slices.SortFunc(t.busy, order)
+	slices.SortFunc(t.next, func(a, b *appsv1.Deployment) int {
+		switch availableA, availableB := pickersServe(a), pickersServe(b); {
+		case availableA && !availableB:
+			return -1
+		case availableB && !availableA:
+			return 1
+		}
+		return order(a, b)
+	})
+	return t
+}
+
+// pickerImage is the image of a Deployment of pickers.
+func pickerImage(d *appsv1.Deployment) string {
+	if containers := d.Spec.Template.Spec.Containers; len(containers) > 0 {
+		return containers[0].Image
+	}
+	return ""
+}
+
+// pickersServe reports whether all replicas of a Deployment are available, whichever template they are of.
+func pickersServe(d *appsv1.Deployment) bool {
+	return d.Status.AvailableReplicas > 0 && d.Status.AvailableReplicas >= ptr.Deref(d.Spec.Replicas, 1)
+}
+
+// pickersUpdated reports whether all replicas of a Deployment are of its template, and available.
+func pickersUpdated(d *appsv1.Deployment) bool {
+	s := &d.Status
+	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == s.Replicas && pickersServe(d)
+}
+
+// pickersFail reports whether a Deployment has not become available in pickersWithin.
+func pickersFail(d *appsv1.Deployment, now time.Time) bool {
+	if d.Status.ObservedGeneration < d.Generation {
+		return false
+	}
+	for i := range d.Status.Conditions {
+		c := &d.Status.Conditions[i]
+		if c.Status == corev1.ConditionFalse && (c.Type == appsv1.DeploymentProgressing ||
+			c.Type == appsv1.DeploymentAvailable && now.Sub(c.LastTransitionTime.Time) > pickersWithin) {
+			return true
+		}
+	}
+	return false
+}
