@@ -19,6 +19,9 @@ import (
 // reportEvery is how often a build that takes longer reports how far it is.
 const reportEvery = 15 * time.Second
 
+// enough packages must be compiled before the time for the others can be estimated. Where Go's build cache has most, few are.
+const enough = 15
+
 // progress counts the packages that `go build -v` names as it compiles them, and reports how many there are and how long the
 // rest takes at most. Packages that Go's build cache has are not compiled, so that a build often ends earlier. It is an
 // io.Writer for the standard error of builds; other lines go to rest. It is safe for concurrent use.
@@ -71,6 +74,10 @@ func (p *progress) report() {
 	took := now.Sub(p.begun)
 	if p.total <= p.compiled {
 		log.Printf("%d packages compiled in %s", p.compiled, took.Round(time.Second))
+		return
+	}
+	if p.compiled < enough {
+		log.Printf("%d packages compiled in %s, at most %d more", p.compiled, took.Round(time.Second), p.total-p.compiled)
 		return
 	}
 	left := took * time.Duration(p.total-p.compiled) / time.Duration(p.compiled)

@@ -32,7 +32,17 @@ func TestABuildReportsHowFarItIs(t *testing.T) {
 	if want := "15 packages compiled in 15s, at most 85 more: about 1m30s at this rate"; !strings.Contains(reports.String(), want) {
 		t.Errorf("reports %q, want %q", &reports, want)
 	}
-	if n := strings.Count(reports.String(), "compiled"); n != 1 {
+	earlier := reports.String()
+	reports.Reset()
+	few := newProgress(&rest, 3000, func() time.Time { return now })
+	now = now.Add(time.Hour)
+	if _, err := few.Write([]byte("example.com/a\n")); err != nil {
+		t.Fatal(err)
+	}
+	if got := reports.String(); !strings.Contains(got, "1 packages compiled in 1h0m0s, at most 2999 more\n") {
+		t.Errorf("with a warm cache: %q", got)
+	}
+	if n := strings.Count(earlier, "compiled"); n != 1 {
 		t.Errorf("%d reports within 20 s", n)
 	}
 	const printed = "go: downloading k8s.io/api v0.1.0\n# example.com/a\n"

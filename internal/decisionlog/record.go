@@ -57,8 +57,8 @@ type Record struct {
 	Attempt  int    `json:"attempt"`
 
 	// Outcome is completed, client_gone, failed, rejected or unreported; or refused, by the picker, for Reason: the code of
-	// the answer; or answered, from the response cache. A request that a step has refused or the cache has answered has no prompt: Input is 0. One that was refused, or left while waiting in the
-	// picker, has no candidates.
+	// the answer; or answered, from the response cache. A request that a step has refused or the cache has answered has no prompt: Input
+	// is 0. One that was refused, or left while waiting in the picker, has no candidates.
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
 	// Cached is how many prompt tokens the engine found in its cache, -1 when it did not report it.

@@ -10,8 +10,8 @@ import (
 // byImportance are the types of a pool's conditions: causes before what they cause, and what keeps requests from being served before
 // what makes them slower.
 var byImportance = []Type{
-	Accepted, PodsHealthy, PickerAvailable, Scaled, UpToDate, ModelServed, Ready, EventsSynced, GatewayAccepted, EnginesClosed, GatewayConforms,
-	ResourcesSuffice, AutoscalingActive, TokensExact, PredictionsTrusted, PolicyAffected,
+	Accepted, PodsHealthy, PickerAvailable, Scaled, UpToDate, ModelServed, Ready, EventsSynced, GatewayAccepted, EnginesClosed,
+	GatewayConforms, ResourcesSuffice, AutoscalingActive, TokensExact, PredictionsTrusted, PolicyAffected,
 }
 
 // How urgent a condition is that is False, by its reason. It is a fault unless it is one of these.

@@ -155,9 +155,8 @@ func (r *budget) recall(ctx context.Context) (since time.Time, err error) {
 		return time.Time{}, fmt.Errorf("reading the disruption budget of pool %s: %w", r.key, err)
 	}
 	r.memory.recalled = true
-	since, err = time.Parse(time.RFC3339, kept.Annotations[v1alpha1.AnnotationEvictionsWaitSince])
-	if err != nil || since.After(r.now) { // edited by people
-		return time.Time{}, nil
+	if at, wrong := time.Parse(time.RFC3339, kept.Annotations[v1alpha1.AnnotationEvictionsWaitSince]); wrong == nil && !at.After(r.now) {
+		since = at // others were edited by people
 	}
 	return since, nil
 }

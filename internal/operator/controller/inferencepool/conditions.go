@@ -293,7 +293,8 @@ func (r *verdict) scaled(podsErr error) metav1.Condition {
 	case c.Ready < r.size.now:
 		return status.Scaled.False(status.ReasonScalingUp, "%d of %d pods are serving", c.Ready, r.size.now)
 	case c.Draining > 0 || c.Total > r.size.now:
-		return status.Scaled.False(status.ReasonScalingDown, "%d pods are draining or being deleted, %d stay", c.Total-min(has, r.size.now), r.size.now)
+		return status.Scaled.False(status.ReasonScalingDown, "%d pods are draining or being deleted, %d stay",
+			c.Total-min(has, r.size.now), r.size.now)
 	case r.size.wanted != r.size.now:
 		return status.Scaled.False("ScalingPaused", "%d pods are needed; spec.paused keeps %d", r.size.wanted, r.size.now)
 	}
@@ -353,9 +354,13 @@ func (r *verdict) injectionComplete() metav1.Condition {
 		{status.ReasonFlagsMissing, "Set it in the template", func(what string) bool {
 			return strings.HasPrefix(what, "--") || strings.HasPrefix(what, podtemplate.IslandArgs)
 		}},
-		{status.ReasonPreStopMissing, "Set it in the template", func(what string) bool { return what == podtemplate.PreStop || what == podtemplate.GraceFor }},
-		{status.ReasonProbesMissing, "Without it pods count as ready while their model loads, and a rollout replaces all of them too early: set it " +
-			"in the template, or list it in the annotation " + v1alpha1.AnnotationLeaveOut, func(what string) bool { return what == podtemplate.ReadinessProbe }},
+		{status.ReasonPreStopMissing, "Set it in the template", func(what string) bool {
+			return what == podtemplate.PreStop || what == podtemplate.GraceFor
+		}},
+		{status.ReasonProbesMissing, "Without it pods count as ready while their model loads, and a rollout replaces all of them too early: " +
+			"set it in the template, or list it in the annotation " + v1alpha1.AnnotationLeaveOut, func(what string) bool {
+			return what == podtemplate.ReadinessProbe
+		}},
 	} {
 		var said []string
 		for _, s := range r.problems.skipped {

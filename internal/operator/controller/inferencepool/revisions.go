@@ -38,7 +38,8 @@ type revising struct {
 }
 
 // alsoOnIslands adds what cannot be injected into pods of single islands.
-func (r *revising) alsoOnIslands(shape *podtemplate.Shape, options podtemplate.Options, skipped []podtemplate.Skipped) []podtemplate.Skipped {
+func (r *revising) alsoOnIslands(shape *podtemplate.Shape, options podtemplate.Options,
+	skipped []podtemplate.Skipped) []podtemplate.Skipped {
 	if r.pool.Spec.Placement == nil {
 		return skipped
 	}
