@@ -168,7 +168,7 @@ func TestOnePoolGetsANewImageOfThePickersFirst(t *testing.T) {
 		t.Errorf("p3: %s", got)
 	}
 	if again := f.reconcilePool("p3"); again <= 0 || again > turnEvery {
-		t.Errorf("p3 looks again after %s", again)
+		t.Errorf("p3 checks again after %s", again)
 	}
 	f.upgrade("v2") // another replica of the operator leads
 	f.expectWith("v2", "p0")
