@@ -15,6 +15,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,7 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -45,10 +48,16 @@ var (
 	errDead   = errors.New("the controller is dead")
 )
 
+// testScheme has only the groups that the controller uses: for each write, the fake client goes through all kinds of its scheme.
 var testScheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
-		panic(err)
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, eventsv1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
+		v1alpha1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			panic(err)
+		}
 	}
 	for _, kind := range []schema.GroupVersionKind{resources.ProvisioningKind, resources.GIEKind, resources.RouteKind} {
 		s.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
