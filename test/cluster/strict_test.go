@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// strict is the namespace of testdata/strict.yaml. Its pool has strictSize engines and two pickers.
+	// strict is the namespace of testdata/strict.yaml. Its pool, of testdata/strict-pool.yaml, has strictSize engines and two pickers.
 	strict     = "strict"
 	strictSize = 2
 	// firstUser of the range that its containers get.
@@ -24,6 +24,17 @@ const (
 	// mirror takes the place of the registry in the names of its images.
 	mirror = "mirror.example/"
 )
+
+// tryStrict asks the API server whether it would make a pod of a user, 0 for none, and returns the pod.
+func (w *world) tryStrict(ctx context.Context, user int) (string, error) {
+	who := ""
+	if user != 0 {
+		who = fmt.Sprintf(`"runAsUser": %d, `, user)
+	}
+	return w.program(ctx, "kube/kubectl", "run", "other", "-n", strict, "--image=docker.io/kvasir/picker:dev", "--dry-run=server", "-o", "yaml",
+		`--overrides={"spec": {"securityContext": {`+who+`"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}, "containers": [{"name": "other",
+		"image": "docker.io/kvasir/picker:dev", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}}`)
+}
 
 // strictness: a pool lives in a namespace in which little is allowed and much is changed. Its pods are as those of a pool
 // elsewhere, and nothing is fought over.
@@ -39,6 +50,15 @@ func strictness() {
 				}
 			}
 			w.kubectl(ctx, "apply", "-f", "testdata/strict.yaml")
+			Eventually(func(g Gomega) { // the API server takes a moment to follow new policies
+				made, err := w.tryStrict(ctx, 0)
+				g.Expect(err).NotTo(HaveOccurred(), made)
+				g.Expect(made).To(And(ContainSubstring(mirror), ContainSubstring(fmt.Sprint(firstUser))))
+				refused, err := w.tryStrict(ctx, 65532)
+				g.Expect(err).To(HaveOccurred())
+				g.Expect(refused + err.Error()).To(ContainSubstring("outside of the namespace's range"))
+			}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+			w.kubectl(ctx, "apply", "-f", "testdata/strict-pool.yaml")
 			s.settled(ctx, strictSize)
 		})
 		AfterAll(func(ctx SpecContext) {
@@ -49,9 +69,6 @@ func strictness() {
 
 		It("runs as a user of the namespace's range", func(ctx SpecContext) {
 			Expect(s.underLoad(ctx, poolName, func() {})).To(BeEmpty())
-			refused, err := w.program(ctx, "kube/kubectl", "run", "other", "-n", strict, "--image=kvasir/pause:dev", "--dry-run=server", "--overrides="+
-				`{"spec": {"securityContext": {"runAsUser": 65532, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}}}`)
-			Expect(err).To(HaveOccurred(), refused)
 			for word, labels := range map[string]client.MatchingLabels{"--served-model-name=": engines, "--picker-service=": engines, "--pool=": pickers} {
 				for _, pod := range s.pods(ctx, labels) {
 					ids := w.processes(&pod, word)

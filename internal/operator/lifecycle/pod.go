@@ -19,6 +19,9 @@ const (
 	Unschedulable   = "Unschedulable"
 	CrashLooping    = "CrashLooping"
 	SlowStart       = "SlowStart"
+	// Unready: it was ready, and its engine runs. NodeNotReady: so is its node, or there is none.
+	Unready      = "Unready"
+	NodeNotReady = "NodeNotReady"
 )
 
 // Pod is what is known of one pod.
@@ -35,7 +38,7 @@ type Pod struct {
 	Assigned bool
 	// Running is whether its engine's process might be there and hold requests.
 	Running bool
-	// Loaded is whether all containers are ready, and LoadedAt since when.
+	// Loaded is whether all containers are ready, and LoadedAt since when they are or are not.
 	Loaded   bool
 	LoadedAt time.Time
 	// Ready to serve, and since when.
@@ -64,9 +67,10 @@ type Pod struct {
 	Node Node
 	// Misplaced is whether it shall be made again on another island.
 	Misplaced bool
-	// Trouble keeps it from running. Crashed is its engine's last crash, while that might come again; it is reported only.
-	Trouble, Crashed Trouble
-	Mark             Mark
+	// Trouble keeps it from running. Crashed is its engine's last crash, while that might come again, and Failing why it is not ready any
+	// more; both are reported only.
+	Trouble, Crashed, Failing Trouble
+	Mark                      Mark
 	// Acknowledged is when the last of all live pickers ceased to choose it; zero when one might still do.
 	Acknowledged time.Time
 	// Readings of its engine, oldest first.

@@ -108,13 +108,21 @@ func (r *plan) summarise() {
 
 // trouble of a pod; a recent crash is one, and so is a start that takes longer than the deadline.
 func (r *plan) trouble(p *Pod) Trouble {
-	if p.Trouble.Reason == "" && p.Crashed.Reason != "" && !p.Deleting {
+	switch {
+	case p.Trouble.Reason != "" || p.Deleting:
+	case p.Crashed.Reason != "":
 		return p.Crashed
+	case p.Failing.Reason != "" && p.Mark.Reason == "" && !p.Finished:
+		return p.Failing
 	}
 	if p.Trouble.Reason != "" || p.Ready || p.Deleting || p.Mark.Reason != "" || !p.Running || p.Loaded || r.Pool.ProgressDeadline == 0 {
 		return p.Trouble
 	}
-	late := p.Created.Add(r.Pool.ProgressDeadline)
+	starts := p.Created
+	if p.LoadedAt.After(starts) { // since then its containers are not ready
+		starts = p.LoadedAt
+	}
+	late := starts.Add(r.Pool.ProgressDeadline)
 	if r.Now.Before(late) {
 		r.wake(late)
 		return Trouble{}

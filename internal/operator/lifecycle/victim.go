@@ -54,6 +54,8 @@ func (r *plan) leave(p *Pod) int {
 // why explains to people why this pod is removed and not another.
 func (r *plan) why(p *Pod) string {
 	switch {
+	case p.lost():
+		return "its node is not ready"
 	case !p.Ready:
 		return "it does not serve"
 	case p.held():

@@ -37,7 +37,12 @@ func (r *adoption) keep(ctx context.Context) error {
 		return err
 	}
 	in := &lifecycle.Adopted{Input: lifecycle.Input{Now: r.now}}
-	states, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}
+	states := &nodes{r.scope}
+	failing, err := states.failingNodes(ctx, r.pods)
+	if err != nil {
+		return err
+	}
+	facts := &podFacts{r.scope, r.observed, failing}
 	for _, pod := range r.pods {
 		node, err := states.groupNode(ctx, pod)
 		if err != nil {

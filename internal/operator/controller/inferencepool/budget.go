@@ -99,10 +99,19 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	waits, loads := false, false
+	waits, loads, progress := false, false, time.Time{}
 	all := r.servesUnready() // then evictions of pods that do not serve wait as well
 	for _, pod := range r.pods {
-		if pod.Spec.NodeName == "" || !stays(pod) {
+		if !stays(pod) {
+			continue
+		}
+		if made := pod.CreationTimestamp.Time; made.After(r.memory.leavingSince) {
+			progress = latest(progress, made)
+			if assigned, at := since(pod, corev1.PodScheduled); assigned {
+				progress = latest(progress, at)
+			}
+		}
+		if pod.Spec.NodeName == "" {
 			continue
 		}
 		if tolerates(pod, corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule) {
@@ -137,11 +146,19 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 	if loads { // it has a node, and its model loads
 		limit, what = max(limit, time.Duration(r.pool.Spec.Rollout.ProgressDeadlineSeconds)*time.Second), "no replacement became ready"
 	}
-	if due := m.leavingSince.Add(limit); r.now.Before(due) {
+	// Replacements come one after another, each made when the one before serves: the time of the newest one counts.
+	if due := latest(m.leavingSince, progress).Add(limit); r.now.Before(due) {
 		r.wakeAt(due)
 		return "", nil
 	}
 	return what + " within " + shortDuration(limit), nil
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // recall returns since when pods waited as the operator's replica that led before has written it on the budget; zero for no such time, and

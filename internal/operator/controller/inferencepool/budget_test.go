@@ -67,6 +67,11 @@ func (w *world) place() {
 		if pod.Spec.NodeName == "" {
 			pod.Spec.NodeName = w.join("other").Name
 			w.must(w.api.Update(context.Background(), pod))
+			w.setStatus(pod, func(s *corev1.PodStatus) {
+				s.Conditions = append(s.Conditions, corev1.PodCondition{
+					Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.clock.Now()),
+				})
+			})
 		}
 	}
 }
@@ -103,6 +108,43 @@ func TestAnEvictionWaitsForTheReplacement(t *testing.T) {
 				w.fail("serving pods by node: %v", on)
 			}
 		})
+	}
+}
+
+// A drain takes as long as all replacements together: what counts is how long the newest one has been waited for.
+func TestAnEvictionInALongDrainWaitsForItsReplacement(t *testing.T) {
+	const size = 4
+	w, node := budgeted(t, func(p *v1alpha1.InferencePool) { p.Spec.Replicas = ptr.To(int32(size)) })
+	w.cordon(node)
+	after := func(d time.Duration) {
+		t.Helper()
+		w.clock.SetTime(w.clock.Now().Add(d))
+		w.settleDown()
+		w.expectEvictable(0, "when its replacement serves")
+	}
+	left := func() (n int) {
+		for _, pod := range w.all() {
+			if pod.Spec.NodeName == node.Name && markOf(pod).Reason == "" {
+				n++
+			}
+		}
+		return n
+	}
+	for before := size; left() > 0; before-- {
+		if left() != before {
+			w.fail("%d pods are left, want %d", left(), before)
+		}
+		after(nodeFor - time.Minute) // an autoscaler makes a node
+		w.place()
+		after(20 * time.Minute) // the model loads
+		for _, pod := range w.all() {
+			if pod.Spec.NodeName != "" {
+				w.run(pod)
+				w.engine(pod)
+			}
+		}
+		w.tick()
+		after(2 * settle)
 	}
 }
 

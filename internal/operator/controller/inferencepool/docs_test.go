@@ -71,7 +71,7 @@ func TestTheDocumentationNamesEveryConditionReasonAndEvent(t *testing.T) {
 	}
 	files := map[string][]string{
 		"../../../../api/v1alpha1/names.go": {"Condition"},
-		"../../lifecycle/lifecycle.go":      {"ImagePullFailed", "Unschedulable", "CrashLooping", "SlowStart"},
+		"../../lifecycle/pod.go":            {"ImagePullFailed", "Unschedulable", "CrashLooping", "SlowStart", "Unready", "NodeNotReady"},
 		"../../../config/condition.go":      nil,
 		"../../../status/reason.go":         {"Reason"},
 		"../../scaling/scaling.go":          nil,

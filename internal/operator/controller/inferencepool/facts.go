@@ -83,7 +83,12 @@ func (r *cluster) read(ctx context.Context) error {
 // facts returns the input of lifecycle.Make.
 func (r *podKeeper) facts(ctx context.Context) (lifecycle.Input, error) {
 	input := lifecycle.Input{Now: r.now}
-	states, facts := &nodes{r.scope}, &podFacts{r.scope, r.observed}
+	states := &nodes{r.scope}
+	failing, err := states.failingNodes(ctx, r.pods)
+	if err != nil {
+		return input, err
+	}
+	facts := &podFacts{r.scope, r.observed, failing}
 	for _, pod := range r.pods {
 		node, err := states.node(ctx, pod)
 		if err != nil {
@@ -116,6 +121,8 @@ func (r *podKeeper) facts(ctx context.Context) (lifecycle.Input, error) {
 type podFacts struct {
 	*scope
 	*observed
+	// nodeFailing is what is wrong with the nodes of pods that are not ready, by the node's name.
+	nodeFailing map[string]string
 }
 
 // learn adds what pickers and engines report about marked pods.
@@ -171,6 +178,7 @@ func (r *podFacts) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
 	p.Ready, p.ReadyAt = since(pod, corev1.PodReady)
 	p.Serves = config.PodServes(pod)
 	p.LoadedAt, p.ReadyAt = r.ofNode(pod, p.LoadedAt), r.ofNode(pod, p.ReadyAt)
+	p.Failing = r.failingOf(pod)
 	p.Ends, _ = strconv.Atoi(pod.Annotations[v1alpha1.AnnotationEnds])
 	p.Moves, _ = strconv.Atoi(pod.Annotations[v1alpha1.AnnotationMoves])
 	if p.Finished {

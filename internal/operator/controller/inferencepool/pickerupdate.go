@@ -17,7 +17,6 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
-	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 const (
@@ -26,6 +25,8 @@ const (
 	// pickersWithin is how long pickers that have the image and are not available hold up other pools. A Deployment takes as long to
 	// report that its new pods do not come.
 	pickersWithin = 10 * time.Minute
+	// pickersProven is how long the first pool's pickers must have been available until others follow.
+	pickersProven = 2 * time.Minute
 	// turnEvery is how often a pool looks whether it is its turn: the objects of other pools are not watched for it.
 	turnEvery = 10 * time.Second
 )
@@ -72,16 +73,18 @@ func (r *children) pickersAhead(ctx context.Context, c *resources.Config) (strin
 	return t.busy[0].Namespace + "/" + owner.Name, nil
 }
 
-// updates reports whether the operator will give pickers its image when it is their turn: not if their pool goes or the API server
-// refuses their objects.
+// updates reports whether the operator will give pickers its image when it is their turn: not if their pool goes, is not accepted, or is
+// left to another operator.
 func (r *children) updates(ctx context.Context, d *appsv1.Deployment) bool {
 	pool := &v1alpha1.InferencePool{}
 	owner := metav1.GetControllerOf(d)
 	if r.Client.Get(ctx, types.NamespacedName{Namespace: d.Namespace, Name: owner.Name}, pool) != nil || !pool.DeletionTimestamp.IsZero() {
 		return false
 	}
-	accepted := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionAccepted)
-	return pool.Spec.Picker.Mode != v1alpha1.PickerExternal && (accepted == nil || accepted.Reason != status.ReasonObjectRefused)
+	if named := pool.Annotations[v1alpha1.AnnotationOperator]; named != "" && r.Others != nil && named != r.Others.Own.Namespace {
+		return false
+	}
+	return pool.Spec.Picker.Mode != v1alpha1.PickerExternal && !meta.IsStatusConditionFalse(pool.Status.Conditions, v1alpha1.ConditionAccepted)
 }
 
 // turns is how far the pickers of an operator's pools are with its image.
@@ -94,17 +97,24 @@ type turns struct {
 
 // turnsOf judges the pickers of an operator. Pickers that are available begin, because those that were not before show nothing.
 func turnsOf(all []*appsv1.Deployment, image string, now time.Time) turns {
-	t := turns{limit: 1}
+	t, fresh := turns{limit: 1}, []*appsv1.Deployment(nil)
 	for _, d := range all {
 		switch {
-		case metav1.GetControllerOf(d) == nil || !d.DeletionTimestamp.IsZero():
+		case metav1.GetControllerOf(d) == nil || !d.DeletionTimestamp.IsZero() || d.Spec.Paused:
 		case pickerImage(d) != image:
 			t.next = append(t.next, d)
 		case pickersUpdated(d):
-			t.limit = pickersAtOnce
+			if proven := provenUpdate(d); now.Before(proven) {
+				fresh = append(fresh, d)
+			} else {
+				t.limit = pickersAtOnce
+			}
 		case !pickersFail(d, now):
 			t.busy = append(t.busy, d)
 		}
+	}
+	if t.limit == 1 { // an image that crashes after a while shows it in the first pool
+		t.busy = append(t.busy, fresh...)
 	}
 	order := func(a, b *appsv1.Deployment) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -139,6 +149,17 @@ func pickersServe(d *appsv1.Deployment) bool {
 func pickersUpdated(d *appsv1.Deployment) bool {
 	s := &d.Status
 	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == s.Replicas && pickersServe(d)
+}
+
+// provenUpdate is when pickers that are of their template and available have shown that it works; the zero time if it is not known since
+// when they are.
+func provenUpdate(d *appsv1.Deployment) time.Time {
+	for i := range d.Status.Conditions {
+		if c := &d.Status.Conditions[i]; c.Type == appsv1.DeploymentProgressing && !c.LastUpdateTime.IsZero() {
+			return c.LastUpdateTime.Add(pickersProven)
+		}
+	}
+	return time.Time{}
 }
 
 // pickersFail reports whether a Deployment has not become available in pickersWithin.

@@ -29,7 +29,8 @@ import (
 type fleet struct {
 	*world
 	names  []string
-	refuse string // the pool whose Deployment the API server refuses
+	refuse string  // the pool whose Deployment the API server refuses
+	others *Others // of operators that are started
 }
 
 func newFleet(t *testing.T, n int) *fleet {
@@ -58,6 +59,9 @@ func newFleet(t *testing.T, n int) *fleet {
 // upgrade begins an operator of a release. It has no memory of those before.
 func (f *fleet) upgrade(image string) {
 	f.start()
+	if f.others != nil {
+		f.r.Others = f.others
+	}
 	f.applies = func(o *unstructured.Unstructured) error {
 		if f.refuse != "" && o.GetKind() == "Deployment" && o.GetName() == resources.PickerName(f.refuse) {
 			return forbidden("deployments", o.GetName(), "images must be signed")
@@ -116,6 +120,9 @@ func (f *fleet) available(name string) {
 	d := f.pickers(name)
 	n := *d.Spec.Replicas
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+	d.Status.Conditions = []appsv1.DeploymentCondition{{
+		Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable", LastUpdateTime: metav1.NewTime(f.clock.Now()),
+	}}
 	f.must(f.api.Status().Update(context.Background(), d))
 }
 
@@ -173,6 +180,11 @@ func TestOnePoolGetsANewImageOfThePickersFirst(t *testing.T) {
 	f.upgrade("v2") // another replica of the operator leads
 	f.expectWith("v2", "p0")
 	f.available("p0")
+	f.expectWith("v2", "p0") // the image could crash after a while
+	if got := f.says("p3"); !strings.HasPrefix(got, "True UpdateWaiting: ") || !strings.Contains(got, "llm/p0") {
+		t.Errorf("p3: %s", got)
+	}
+	f.clock.SetTime(f.clock.Now().Add(pickersProven))
 	f.expectWith("v2", "p0 p1 p2 p3 p4")
 	f.upgrade("v2")
 	f.expectWith("v2", "p0 p1 p2 p3 p4")
@@ -222,6 +234,26 @@ func TestWhoseTurnItIsToGetAnImageOfThePickers(t *testing.T) {
 			f.must(f.api.Status().Update(context.Background(), d))
 		}, "p1"},
 		"not one that the API server refuses": {func(f *fleet) { f.refuse = "p0" }, "p1"},
+		"not one that is not accepted": {func(f *fleet) {
+			p := &v1alpha1.InferencePool{}
+			f.must(f.api.Get(context.Background(), client.ObjectKey{Namespace: poolKey.Namespace, Name: "p0"}, p))
+			meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: "NameTaken"})
+			f.must(f.api.Status().Update(context.Background(), p))
+			f.names = []string{"p1", "p2"} // nothing changes p0
+		}, "p1"},
+		"not one that is left to another operator": {func(f *fleet) {
+			f.others = &Others{Own: types.NamespacedName{Namespace: "kvasir", Name: "operator"}}
+			f.change("p0", func(p *v1alpha1.InferencePool) {
+				p.Annotations = map[string]string{v1alpha1.AnnotationOperator: "typo"}
+			})
+			f.names = []string{"p1", "p2"}
+		}, "p1"},
+		"not one that people have paused": {func(f *fleet) {
+			d := f.pickers("p0")
+			d.Spec.Paused = true
+			f.must(f.api.Update(context.Background(), d))
+			f.names = []string{"p1", "p2"}
+		}, "p1"},
 		"not one that is deleted": {func(f *fleet) {
 			f.change("p0", func(p *v1alpha1.InferencePool) { p.Finalizers = []string{"example.com/slow"} })
 			f.reconcileAll()

@@ -37,6 +37,44 @@ func (w *world) withChildren(refuse func(*unstructured.Unstructured) error) {
 	w.r.Children = func() resources.Config { return resources.Config{PickerImage: "picker:v1", GIE: true, Routes: true} }
 }
 
+// TestARefusedRevisionStopsNoDrain: while the API server does not take the newest template, pods are removed and made as before.
+func TestARefusedRevisionStopsNoDrain(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	w.broken = func(verb string, obj client.Object) (error, error) {
+		if _, ok := obj.(*appsv1.ControllerRevision); ok && verb == "create" {
+			return forbidden("controllerrevisions", obj.GetName(), "the webhook does not answer"), nil
+		}
+		return nil, nil
+	}
+	w.edit(func(s *v1alpha1.InferencePoolSpec) {
+		s.Replicas = ptr.To[int32](1)
+		s.Template.Spec.Containers[0].Image = "vllm:other"
+	})
+	w.lasting()
+	if got := w.condition(v1alpha1.ConditionAccepted); !strings.HasPrefix(got, "False ") {
+		t.Errorf("accepted: %s", got)
+	}
+	marked := 0
+	for _, pod := range w.all() {
+		if markOf(pod).Reason != "" {
+			marked++
+		}
+		if pod.Spec.Containers[0].Image == "vllm:other" {
+			t.Error("a pod is made of a revision that is not kept")
+		}
+	}
+	if marked != len(w.all())-1 {
+		w.fail("%d of %d pods are marked", marked, len(w.all()))
+	}
+	w.broken = nil
+	w.clock.SetTime(w.clock.Now().Add(refusedEvery))
+	w.serve()
+	if got := w.condition(v1alpha1.ConditionUpToDate); got != "True UpToDate" || w.all()[0].Spec.Containers[0].Image != "vllm:other" {
+		w.fail("%s: %s", got, w.all()[0].Spec.Containers[0].Image)
+	}
+}
+
 func TestARefusedChildIsNamedAndHoldsUpNoOther(t *testing.T) {
 	for _, kind := range []string{"Deployment", "ServiceAccount", "Secret", "ConfigMap", "Role"} {
 		t.Run(kind, func(t *testing.T) {

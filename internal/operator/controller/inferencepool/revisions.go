@@ -108,15 +108,33 @@ func (r *revising) findRevisions(ctx context.Context) error {
 			Data: runtime.RawExtension{Raw: raw}, Revision: newest + 1,
 		}
 		if err := r.Client.Create(ctx, kept); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("keeping revision %s of pool %s: %w", update, r.key, err)
+			return r.keepCurrent(fmt.Errorf("keeping revision %s of pool %s: %w", update, r.key, err))
 		}
 		r.revisions.kept[update] = kept
 	}
+	r.findCurrent()
+	return nil
+}
+
+func (r *revising) findCurrent() {
 	current := strings.TrimPrefix(r.pool.Status.CurrentRevision, r.key.Name+"-")
 	if r.revisions.kept[current] != nil {
 		r.revisions.current = current
 	}
-	return nil
+}
+
+// keepCurrent goes on with the revision that serves where the API server refuses the newest one: pods are drained and replaced all the
+// same. Without such a revision it returns the error.
+func (r *revising) keepCurrent(err error) error {
+	if r.findCurrent(); r.revisions.current == "" || !refused(err) {
+		return err
+	}
+	shape, wrong := podtemplate.Decode(r.revisions.kept[r.revisions.current].Data.Raw)
+	if wrong != nil {
+		return errors.Join(err, wrong)
+	}
+	r.revisions.shape, r.revisions.update = shape, r.revisions.current
+	return r.passRefusal(err)
 }
 
 // Labels of everything of a pool that is no pod of an engine. The operator must cache nothing else.

@@ -243,9 +243,13 @@ var causes = []cause{
 		condition: v1alpha1.ConditionPickerAvailable, reason: "UpdateStopped", names: "chat-picker-new: ImagePullFailed: picker: picker:v9"},
 	{what: "the last engine dies", do: func(w *world) {
 		for _, pod := range w.all() {
-			w.setStatus(pod, func(s *corev1.PodStatus) { setCondition(s, corev1.PodReady, false, w.clock.Now()) })
+			w.failProbe(pod)
 		}
 	}, condition: v1alpha1.ConditionReady, reason: "NoReadyEndpoint", names: "none of 2"},
+	{what: "an engine that served hangs", do: func(w *world) { w.failProbe(w.all()[0]) },
+		condition: v1alpha1.ConditionPodsHealthy, reason: "Unready", names: "vllm fails its readiness probe since"},
+	{what: "the kubelet of a node does not answer", do: func(w *world) { w.loseNode() },
+		condition: v1alpha1.ConditionPodsHealthy, reason: "NodeNotReady", names: "node node is not ready since"},
 	{what: "no events come from an engine", do: stream(events.Disconnected, nil), condition: v1alpha1.ConditionEventsSynced, reason: "StreamMissing", names: "chat-"},
 	{what: "the engine publishes no events", do: stream(events.Disconnected, func(s *events.Stats) { s.Silent.Store(true) }), condition: v1alpha1.ConditionEventsSynced, reason: "EventsDisabled", names: "chat-"},
 	{what: "the pod has no reporter", pool: adoptedWorld, do: func(w *world) {
