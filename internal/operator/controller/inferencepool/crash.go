@@ -2,6 +2,7 @@ package inferencepool
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,8 +22,12 @@ const (
 // crashOf returns the last crash of a pod's containers, while the container that was started afterwards has not proved itself; the zero
 // value for none. A restart of long ago is none, even if the container is not ready for a moment.
 func (r *podFacts) crashOf(pod *corev1.Pod) lifecycle.Trouble {
-	for i := range pod.Status.ContainerStatuses {
-		c := &pod.Status.ContainerStatuses[i]
+	statuses := pod.Status.ContainerStatuses
+	if c := reporterStatus(pod); c != nil && reporterEnds(pod, c) > 0 && startedAlone(pod, c, r.pool.Spec.Engine.ContainerName) {
+		statuses = append(slices.Clip(statuses), *c)
+	}
+	for i := range statuses {
+		c := &statuses[i]
 		if c.RestartCount == 0 || c.LastTerminationState.Terminated == nil {
 			continue
 		}

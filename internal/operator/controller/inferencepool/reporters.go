@@ -122,9 +122,7 @@ func (r *reporterUpdate) findRestarted(pods []*corev1.Pod, out *reporters) {
 		if ended == 0 || !r.now.Before(due) {
 			continue
 		}
-		// An engine that started later was started together with its reporter, by a node that came back for example.
-		if engine := engineOf(pod, r.pool.Spec.Engine.ContainerName); engine == nil || engine.State.Running == nil ||
-			!engine.State.Running.StartedAt.Before(&started) {
+		if !startedAlone(pod, status, r.pool.Spec.Engine.ContainerName) {
 			continue
 		}
 		r.wakeAt(due)
@@ -136,6 +134,14 @@ func (r *reporterUpdate) findRestarted(pods []*corev1.Pod, out *reporters) {
 		out.waiting, out.trouble = pod, lifecycle.Trouble{Reason: lifecycle.CrashLooping, Message: message}
 		return
 	}
+}
+
+// startedAlone reports whether a reporter that runs was started after its engine. An engine that started later was started together with
+// it, by a node that came back for example.
+func startedAlone(pod *corev1.Pod, reporter *corev1.ContainerStatus, container string) bool {
+	engine := engineOf(pod, container)
+	return reporter.State.Running != nil && engine != nil && engine.State.Running != nil &&
+		engine.State.Running.StartedAt.Before(&reporter.State.Running.StartedAt)
 }
 
 // reporterEnds returns how often a reporter has ended with the image that it has, by the kubelet's count. The end of

@@ -240,10 +240,16 @@ func TestAReporterIsBlamedOnlyForItsOwnEnds(t *testing.T) {
 func TestAnUpdateThatIsDoneIsNotStopped(t *testing.T) {
 	w := updating(t)
 	w.update(nil)
+	if got := w.condition(v1alpha1.ConditionPodsHealthy); got != "True Healthy" { // containers that the update replaced have not crashed
+		t.Errorf("healthy: %s", got)
+	}
 	w.crashReporter(w.all()[0])
 	w.later(settle)
 	if got := w.condition(v1alpha1.ConditionUpToDate); got != "True InjectionOutdated" {
 		t.Errorf("up to date: %s", got)
+	}
+	if got := w.condition(v1alpha1.ConditionPodsHealthy); got != "False CrashLooping" {
+		t.Errorf("healthy: %s", got)
 	}
 }
 
