@@ -433,6 +433,31 @@ func TestPodsThatAlwaysEndAreMadeRarely(t *testing.T) {
 	}
 }
 
+// TestAPodThatServedOnALostNodeIsReplacedWithoutAPause, however often its predecessors had to move. One that has not served yet keeps the
+// pause, and so does one whose node only leaves.
+func TestAPodThatServedOnALostNodeIsReplacedWithoutAPause(t *testing.T) {
+	for _, tc := range []struct {
+		node          Node
+		loaded, ready bool
+		want          int
+	}{
+		{NodeUnready, true, false, 1}, {NodeUnready, false, false, 0}, {NodeUnready, true, true, 0}, {NodeLeaves, true, true, 0}, {NodeDies, true, true, 1},
+	} {
+		made := 0
+		for _, a := range Make(Input{Now: noon, Pool: Pool{Name: "p", Size: 1, Revision: "b", Current: "b", Surge: 1}, Pods: []Pod{{
+			UID: "1", Name: "p-b-0", Revision: "b", Created: noon.Add(-2 * time.Minute), Moves: 6, Assigned: true, Running: true,
+			Loaded: tc.loaded, Ready: tc.ready, Serves: tc.ready, Node: tc.node,
+		}}}).Actions {
+			if a.Kind == Create {
+				made++
+			}
+		}
+		if made != tc.want {
+			t.Errorf("%+v: %d pods are made", tc, made)
+		}
+	}
+}
+
 // TestPodsThatReturnToABadNodeAreReplacedRarely plays pools whose scheduler always binds pods to a node that is going away,
 // as it does when no other has room and the taint only asks it to prefer others, or the template names the node.
 func TestPodsThatReturnToABadNodeAreReplacedRarely(t *testing.T) {
