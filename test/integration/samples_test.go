@@ -22,7 +22,7 @@ var _ = Describe("The samples", func() {
 			"inferencepool.kvasir.dev/llama", "inferencepool.kvasir.dev/m", "inferencepool.kvasir.dev/qwen3-32b",
 			"routingpolicy.kvasir.dev/chat", "routingpolicy.kvasir.dev/m",
 		))
-		Expect(kubectl(ctx, "get", "kvpool", "-n", "llm")).To(MatchRegexp(`NAME +MODEL +DESIRED +READY +STATUS +AGE`))
+		Expect(kubectl(ctx, "get", "kvpool", "-n", "llm")).To(MatchRegexp(`NAME +MODEL +DESIRED +READY +STATUS +TROUBLE +AGE`))
 		Expect(kubectl(ctx, "get", "kvpolicy", "-n", "llm")).To(MatchRegexp(`NAME +STRATEGY +TARGET +ACCEPTED +PROGRAMMED +AGE`))
 	})
 
