@@ -160,7 +160,7 @@ func (e *engine) has(id string) bool {
 // is held up puts several tokens into one event, as vLLM does; too few events prove nothing, hence the number.
 const (
 	heldTokens = 64
-	heldAnswer = 200 * time.Millisecond
+	heldAnswer = 400 * time.Millisecond
 )
 
 // firstPiece is how many bytes of a held answer arrive first: fewer than any answer has.
