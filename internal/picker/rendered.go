@@ -54,7 +54,7 @@ func newRenderedPrompts(limit int64) *renderedPrompts {
 }
 
 // keyOfRendered names the prompt of a request to a pool; ok is false for those that are not kept: with items, which can be links, and
-// bodies that cannot be compared or are large. root is that of the block keys: who shares no blocks shares no prompts.
+// bodies that cannot be compared or are large. root is that of the block keys, which salts and adapters change.
 func (v *view) keyOfRendered(r *openai.Request, size int, root kvblock.Key) (key renderedKey, ok bool) {
 	if r.Multimodal || size > maxCachedRequest {
 		return key, false
@@ -70,7 +70,7 @@ func (v *view) keyOfRendered(r *openai.Request, size int, root kvblock.Key) (key
 	return key, true
 }
 
-// get returns the ids of a prompt, if the engine that has made them is still one of the pool, and makes the ids that others make.
+// get returns the ids of a prompt, if the engine that made them is still in the pool and does not differ from the others.
 func (c *renderedPrompts) get(now time.Time, key renderedKey, v *view) (answer Rendered, by *member, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *renderedPrompts) get(now time.Time, key renderedKey, v *view) (answer R
 		return answer, nil, false
 	}
 	e := place.Value.(*renderedPrompt)
-	if !now.Before(e.until) || !slices.Contains(v.members, e.by) || v.checks.differsAtAll(e.by) {
+	if !now.Before(e.until) || e.by.left.Load() || v.checks.differsAtAll(e.by) {
 		c.remove(place)
 		return answer, nil, false
 	}

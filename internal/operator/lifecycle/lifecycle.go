@@ -362,7 +362,7 @@ func (r *plan) replace() {
 	}
 }
 
-// giveUp removes lost pods down to so many, for which no other pod serves yet.
+// giveUp removes lost pods, except keep of them: those without a replacement that serves, which can serve again if their node comes back.
 func (r *plan) giveUp(keep int) {
 	for i, p := range r.lost {
 		if i < len(r.lost)-max(0, keep) {

@@ -105,11 +105,9 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 		if !stays(pod) {
 			continue
 		}
-		if made := pod.CreationTimestamp.Time; made.After(r.memory.leavingSince) {
-			progress = latest(progress, made)
-			if assigned, at := since(pod, corev1.PodScheduled); assigned {
-				progress = latest(progress, at)
-			}
+		progress = latest(progress, pod.CreationTimestamp.Time)
+		if assigned, at := since(pod, corev1.PodScheduled); assigned {
+			progress = latest(progress, at)
 		}
 		if pod.Spec.NodeName == "" {
 			continue

@@ -3,6 +3,7 @@ package inferencepool
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -412,4 +413,17 @@ func TestATaintCopiesNoPods(t *testing.T) {
 	if got := w.r.poolsOn(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}); len(got) != 1 || lists != 1 {
 		t.Errorf("pools %v of %d lists", got, lists)
 	}
+}
+
+// names of pods, with their marks.
+func (w *world) names() []string {
+	out := []string{}
+	for _, pod := range w.all() {
+		name := strings.TrimPrefix(pod.Name, "chat-")
+		if reason, ok := pod.Labels[v1alpha1.LabelDrain]; ok {
+			name += " " + reason
+		}
+		out = append(out, name)
+	}
+	return out
 }

@@ -34,7 +34,7 @@ const (
 // pickersAhead returns the pool whose pickers get the operator's image before those of this one do, empty if it is this pool's turn. An
 // upgrade of the operator changes the image for all pools, and nothing but the pickers of the first ones shows whether it works.
 //
-// Whose turn it is follows from the Deployments alone, so another replica of the operator continues. A pool whose spec has
+// Whose turn it is follows from the Deployments and the pools alone, so another replica of the operator continues. A pool whose spec has
 // changed does not wait.
 func (r *children) pickersAhead(ctx context.Context, c *resources.Config) (string, error) {
 	if r.picker == nil || pickerImage(r.picker) == c.PickerImage || r.pool.Generation != r.pool.Status.ObservedGeneration {
@@ -66,7 +66,7 @@ func (r *children) pickersAhead(ctx context.Context, c *resources.Config) (strin
 		}
 	}
 	if len(t.busy) < t.limit {
-		return "", nil // it is not this operator's yet
+		return "", nil // another operator made its Deployment, and this one takes it over
 	}
 	r.wakeAt(r.now.Add(turnEvery))
 	owner := metav1.GetControllerOf(t.busy[0])
@@ -81,7 +81,7 @@ func (r *children) updates(ctx context.Context, d *appsv1.Deployment) bool {
 	if r.Client.Get(ctx, types.NamespacedName{Namespace: d.Namespace, Name: owner.Name}, pool) != nil || !pool.DeletionTimestamp.IsZero() {
 		return false
 	}
-	if named := pool.Annotations[v1alpha1.AnnotationOperator]; named != "" && r.Others != nil && named != r.Others.Own.Namespace {
+	if _, others, err := r.Others.Manages(ctx, pool, d); others || err != nil {
 		return false
 	}
 	return pool.Spec.Picker.Mode != v1alpha1.PickerExternal && !meta.IsStatusConditionFalse(pool.Status.Conditions, v1alpha1.ConditionAccepted)

@@ -61,7 +61,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 // nodeChanges are the changes that concern a node's future.
 var nodeChanges = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { n, ok := e.Object.(*corev1.Node); return ok && signals(n) != "" },
-	DeleteFunc: func(event.DeleteEvent) bool { return true },
+	DeleteFunc: func(event.DeleteEvent) bool { return true }, // its pods are lost
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*corev1.Node)
 		after, also := e.ObjectNew.(*corev1.Node)

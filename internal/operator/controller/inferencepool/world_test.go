@@ -476,19 +476,6 @@ func (w *world) settleDown() {
 	w.fail("it writes for ever")
 }
 
-// names of pods, with their marks.
-func (w *world) names() []string {
-	out := []string{}
-	for _, pod := range w.all() {
-		name := strings.TrimPrefix(pod.Name, "chat-")
-		if reason, ok := pod.Labels[v1alpha1.LabelDrain]; ok {
-			name += " " + reason
-		}
-		out = append(out, name)
-	}
-	return out
-}
-
 func (w *world) condition(kind string) string {
 	c := meta.FindStatusCondition(w.pool().Status.Conditions, kind)
 	if c == nil {
