@@ -371,12 +371,11 @@ func TestUnknownTopicsEndTheirConnection(t *testing.T) {
 	c := Config{Topic: func(_ string, topic []byte) bool { asked++; return string(topic) == "kv" }}
 	addr := rawListener(t, func(nc net.Conn) {
 		_, _ = nc.Write(opening(1))
-		go discard(nc)
 		for range 3 {
 			_, _ = nc.Write(appendMessage(nil, [][]byte{[]byte("kv"), []byte("payload")}))
 		}
 		_, _ = nc.Write(append([]byte{flagMore, 5}, "other"...)) // and no more of it
-		_, _ = nc.Read(make([]byte, 1))
+		discard(nc)                                              // until the subscriber ends the connection
 	})
 	sub, err := c.DialSub(t.Context(), addr)
 	if err != nil {
