@@ -79,6 +79,7 @@ var _ = Describe("Kvasir", Ordered, func() {
 	tools()
 	life()
 	disruptions()
+	groups()
 	broken()
 	strictness()
 	kills()

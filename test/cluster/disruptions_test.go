@@ -129,14 +129,64 @@ func disruptions() {
 		})
 	}
 
+	for _, way := range []struct {
+		what, spec, undo string
+	}{
+		{"pods are replaced without surge", `{"rollout": {"maxSurge": 0, "maxUnavailable": 1}}`, `{"rollout": null}`},
+		{"cordons are ignored", `{"drain": {"onCordon": "Keep"}}`, `{"drain": {"onCordon": null}}`},
+	} {
+		It("loses nothing when a node is drained and "+way.what, func(ctx SpecContext) {
+			node := w.ready(ctx, engines)[0].Spec.NodeName
+			DeferCleanup(func(ctx SpecContext) { w.kubectl(ctx, "uncordon", node) })
+			DeferCleanup(func(ctx SpecContext) { w.patch(ctx, `{"spec": %s}`, way.undo) })
+			w.patch(ctx, `{"spec": %s}`, way.spec)
+			w.settled(ctx, 3)
+			Expect(underLoad(ctx, func() {
+				stop := w.watch(ctx)
+				w.drain(ctx, node)
+				w.settled(ctx, 3)
+				Expect(stop().fewest).To(BeNumerically(">=", 2), "more than one pod was away at once")
+			})).To(BeEmpty())
+		})
+	}
+
+	It("keeps the engines of a node that is cordoned, if the pool says so", func(ctx SpecContext) {
+		node := w.ready(ctx, engines)[0].Spec.NodeName
+		before := names(w.pods(ctx, engines))
+		DeferCleanup(func(ctx SpecContext) { w.patch(ctx, `{"spec": {"drain": {"onCordon": null}}}`) })
+		DeferCleanup(func(ctx SpecContext) { w.kubectl(ctx, "uncordon", node) })
+		w.patch(ctx, `{"spec": {"drain": {"onCordon": "Keep"}}}`)
+		w.settled(ctx, 3)
+		stop := w.watch(ctx)
+		w.kubectl(ctx, "cordon", node)
+		pause(ctx, 10*time.Second)
+		Expect(stop().marked).To(BeEmpty())
+		Expect(names(w.pods(ctx, engines))).To(Equal(before))
+	})
+
+	It("loses nothing when the object of a node is deleted, and the node comes back", func(ctx SpecContext) {
+		const node = "kvasir-1" // the other one has the control plane
+		w.renewPickers(ctx, "4")
+		there := on(node, w.pods(ctx, engines))
+		Expect(there).NotTo(BeEmpty())
+		DeferCleanup(func(ctx SpecContext) { w.register(ctx, node) })
+		Expect(underLoad(ctx, func() {
+			stop := w.watch(ctx)
+			w.kubectl(ctx, "delete", "node", node)
+			Eventually(func() []corev1.Pod { return on(node, w.pods(ctx, engines)) }).Should(BeEmpty(), "they stay there")
+			w.settled(ctx, 3)
+			seen := stop()
+			for i := range there {
+				Expect(seen.marked).To(HaveKey(there[i].UID), "%s had no drain mark", there[i].Name)
+			}
+			w.register(ctx, node)
+			w.settled(ctx, 3)
+		})).To(BeEmpty())
+	})
+
 	It("loses nothing when a kubelet hangs, and replaces the engines of its node first", func(ctx SpecContext) {
 		// Pods of a node that does not answer are not ready, although they serve. The pickers must not all be there.
-		before := names(w.pods(ctx, pickers))
-		w.patch(ctx, `{"spec": {"picker": {"pod": {"annotations": {"example.com/edition": "3"}}}}}`)
-		Eventually(func() bool {
-			return slices.ContainsFunc(names(w.pods(ctx, pickers)), func(name string) bool { return slices.Contains(before, name) })
-		}).Should(BeFalse(), "old pickers are still there")
-		w.settled(ctx, 3)
+		w.renewPickers(ctx, "3")
 		node := w.ready(ctx, engines)[0].Spec.NodeName
 		Expect(on(node, w.pods(ctx, pickers))).To(HaveLen(1), "the pickers of a rollout do not spread")
 		there := on(node, w.pods(ctx, engines))
@@ -171,6 +221,28 @@ func disruptions() {
 		Expect(slices.Concat(names(w.pods(ctx, engines)), names(w.pods(ctx, pickers)))).To(Equal(pods))
 		Expect(w.restarts(ctx)).To(Equal(before), "a container was started again")
 	})
+}
+
+// renewPickers rolls the pool's pickers out, after which they spread over the nodes. Each call needs another edition.
+func (w *world) renewPickers(ctx context.Context, edition string) {
+	GinkgoHelper()
+	before := names(w.pods(ctx, pickers))
+	w.patch(ctx, `{"spec": {"picker": {"pod": {"annotations": {"example.com/edition": %q}}}}}`, edition)
+	Eventually(func() bool {
+		return slices.ContainsFunc(names(w.pods(ctx, pickers)), func(name string) bool { return slices.Contains(before, name) })
+	}).Should(BeFalse(), "old pickers are still there")
+	w.settled(ctx, 3)
+}
+
+// register has a node's kubelet make the node's object where it does not exist: kubelets do so when they start.
+func (w *world) register(ctx context.Context, node string) {
+	GinkgoHelper()
+	if slices.Contains(w.nodes(ctx), node) {
+		return
+	}
+	kill(w.kubelet(node))
+	Eventually(func() []string { return w.nodes(ctx) }).Should(ContainElement(node))
+	w.kubectl(ctx, "wait", "--for=condition=Ready", "node/"+node, "--timeout=3m")
 }
 
 // drain has kubectl drain a node, until none of the pool's pods is there.

@@ -51,14 +51,7 @@ func life() {
 	})
 
 	It("rolls pickers out without a failure", func(ctx SpecContext) {
-		before := names(w.pods(ctx, pickers))
-		Expect(underLoad(ctx, func() {
-			w.patch(ctx, `{"spec": {"picker": {"pod": {"annotations": {"example.com/edition": "2"}}}}}`)
-			Eventually(func() bool {
-				return !slices.ContainsFunc(names(w.pods(ctx, pickers)), func(name string) bool { return slices.Contains(before, name) })
-			}).Should(BeTrue(), "old pickers are still there")
-			w.settled(ctx, 3)
-		})).To(BeEmpty())
+		Expect(underLoad(ctx, func() { w.renewPickers(ctx, "2") })).To(BeEmpty())
 	})
 
 	It("loses nothing when somebody deletes an engine's pod", func(ctx SpecContext) {

@@ -61,11 +61,16 @@ func (w *world) did(ctx context.Context, args ...string) string {
 	return out
 }
 
-// seen is the pool as status shows it.
+// seen is the pool of most scenarios as status shows it.
 func (w *world) seen(ctx context.Context) *view.Pool {
 	GinkgoHelper()
+	return w.seenPool(ctx, poolName)
+}
+
+func (w *world) seenPool(ctx context.Context, name string) *view.Pool {
+	GinkgoHelper()
 	var s view.Statuses
-	Expect(json.Unmarshal([]byte(w.did(ctx, "status", poolName, "-o", "json")), &s)).To(Succeed())
+	Expect(json.Unmarshal([]byte(w.did(ctx, "status", name, "-o", "json")), &s)).To(Succeed())
 	Expect(s.Pools).To(HaveLen(1))
 	return s.Pools[0]
 }
@@ -73,7 +78,12 @@ func (w *world) seen(ctx context.Context) *view.Pool {
 // member is one of the pool's pods as status shows it.
 func (w *world) member(ctx context.Context, name string) *view.Pod {
 	GinkgoHelper()
-	p := w.seen(ctx)
+	return w.memberOf(ctx, poolName, name)
+}
+
+func (w *world) memberOf(ctx context.Context, pool, name string) *view.Pod {
+	GinkgoHelper()
+	p := w.seenPool(ctx, pool)
 	i := slices.IndexFunc(p.Members, func(m view.Pod) bool { return m.Name == name })
 	Expect(i).To(BeNumerically(">=", 0), "%s is not shown", name)
 	return &p.Members[i]

@@ -124,6 +124,7 @@ func (w *world) clean(ctx context.Context) {
 	if _, err := w.program(ctx, "helm", "uninstall", release, "--namespace="+system, "--wait", "--ignore-not-found"); err != nil {
 		GinkgoWriter.Println(err)
 	}
+	w.uninstallGroups(ctx)
 	w.kubectl(ctx, "delete", "namespace", namespace, system, "--ignore-not-found", "--timeout=4m")
 	w.kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
 }

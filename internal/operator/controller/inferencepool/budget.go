@@ -28,19 +28,6 @@ type budget struct {
 	*observed
 }
 
-// protected counts the pods that a disruption budget protects: those that have a node and are there to stay, up to the
-// size of the pool. Pods without a node do not count: a scale-up that finds no GPU must not forbid evictions for as long
-// as it waits.
-func (r *budget) protected() int {
-	n := 0
-	for _, pod := range r.pods {
-		if pod.Spec.NodeName != "" && stays(pod) {
-			n++
-		}
-	}
-	return min(n, chosenSize(r.scope, r.observed).now)
-}
-
 // stays reports whether a pod is neither draining, nor being deleted, nor finished.
 func stays(pod *corev1.Pod) bool {
 	_, draining := pod.Labels[v1alpha1.LabelDrain]
@@ -64,7 +51,7 @@ func (r *budget) replacesFirst(ctx context.Context) (replaces bool, why string, 
 		return false, "", nil
 	}
 	if why = r.neverReplaces(); why != "" {
-		r.memory.leavingSince = time.Time{}
+		r.memory.evictions.waitSince = time.Time{}
 	} else if why, err = r.noReplacement(ctx); err != nil {
 		return false, "", err
 	}
@@ -113,7 +100,7 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 			continue
 		}
 		if tolerates(pod, corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule) {
-			r.memory.leavingSince = time.Time{}
+			r.memory.evictions.waitSince = time.Time{}
 			return "pod " + pod.Name + " tolerates " + corev1.TaintNodeUnschedulable + ", so that a cordon does not replace it", nil
 		}
 		state, err := (&nodes{r.scope}).node(ctx, pod)
@@ -129,13 +116,13 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 		}
 		loads = loads || state == lifecycle.NodeStays && !serves && troubleOf(pod).Reason == ""
 	}
-	m := r.memory
+	m := &r.memory.evictions
 	if !waits {
-		m.leavingSince = time.Time{}
+		m.waitSince = time.Time{}
 		return "", nil
 	}
-	if m.leavingSince.IsZero() {
-		m.leavingSince = cmp.Or(recalled, r.now)
+	if m.waitSince.IsZero() {
+		m.waitSince = cmp.Or(recalled, r.now)
 	}
 	if m.noRoom != "" {
 		return "there is no room for a replacement: " + m.noRoom, nil
@@ -145,7 +132,7 @@ func (r *budget) noReplacement(ctx context.Context) (string, error) {
 		limit, what = max(limit, time.Duration(r.pool.Spec.Rollout.ProgressDeadlineSeconds)*time.Second), "no replacement became ready"
 	}
 	// Replacements come one after another, each made when the one before serves: the time of the newest one counts.
-	if due := latest(m.leavingSince, progress).Add(limit); r.now.Before(due) {
+	if due := latest(m.waitSince, progress).Add(limit); r.now.Before(due) {
 		r.wakeAt(due)
 		return "", nil
 	}
@@ -162,14 +149,14 @@ func latest(a, b time.Time) time.Time {
 // recall returns since when pods waited as the operator's replica that led before has written it on the budget; zero for no such time, and
 // after the first call, since this process knows better then.
 func (r *budget) recall(ctx context.Context) (since time.Time, err error) {
-	if r.memory.recalled {
+	if r.memory.evictions.recalled {
 		return time.Time{}, nil
 	}
 	kept := &policyv1.PodDisruptionBudget{}
 	if err := r.Client.Get(ctx, r.key, kept); client.IgnoreNotFound(err) != nil {
 		return time.Time{}, fmt.Errorf("reading the disruption budget of pool %s: %w", r.key, err)
 	}
-	r.memory.recalled = true
+	r.memory.evictions.recalled = true
 	if at, wrong := time.Parse(time.RFC3339, kept.Annotations[v1alpha1.AnnotationEvictionsWaitSince]); wrong == nil && !at.After(r.now) {
 		since = at // others were edited by people
 	}
@@ -205,20 +192,20 @@ func (r *budget) onSpot(ctx context.Context, pod *corev1.Pod) (bool, error) {
 
 // recallRoom remembers for the next budget why no pod could be created; "" when nothing kept the operator from it.
 func (r *podKeeper) recallRoom(err error) {
-	before := r.memory.noRoom
+	before := r.memory.evictions.noRoom
 	switch {
 	case quota(err):
-		r.memory.noRoom = "a quota is used up"
+		r.memory.evictions.noRoom = "a quota is used up"
 	case refused(err):
-		r.memory.noRoom = "the API server refuses pods"
+		r.memory.evictions.noRoom = "the API server refuses pods"
 	case r.decision.NoRoom:
-		r.memory.noRoom = "no island has room"
+		r.memory.evictions.noRoom = "no island has room"
 	case r.decision.Backoff > 0:
-		r.memory.noRoom = "new pods end"
+		r.memory.evictions.noRoom = "new pods end"
 	default:
-		r.memory.noRoom = ""
+		r.memory.evictions.noRoom = ""
 	}
-	if before != r.memory.noRoom && !r.memory.leavingSince.IsZero() {
+	if before != r.memory.evictions.noRoom {
 		r.retry = true // the budget was made from what is outdated now
 	}
 }

@@ -343,7 +343,7 @@ func TestAnEvictionFromASpotInstanceDoesNotWait(t *testing.T) {
 			w.settleDown()
 			w.expectEvictable(0, "when its replacement serves") // the node stays
 			w.cordon(node)
-			w.expectEvictable(1, "spot instance")
+			w.expectEvictable(2, "spot instance") // both
 		})
 	}
 	if SpotLabel("karpenter.sh/capacity-type", "on-demand") || SpotLabel("example.com/anything", "") {

@@ -124,12 +124,8 @@ type memory struct {
 	swept     sweep
 	// noProtocolUntil is until when the gateways' pool is applied without appProtocol, which its definition lacks.
 	noProtocolUntil time.Time
-	// leavingSince is since when pods wait for a replacement because their nodes go away; zero while none does. recalled is whether
-	// the time was read that the process before has kept. noRoom is why none could be created.
-	leavingSince time.Time
-	recalled     bool
-	noRoom       string
-	rehearsal    rehearsal
+	evictions       evictionMemory
+	rehearsal       rehearsal
 	// references is what is known of what the pool names.
 	references references
 	// family is that of the first addresses of pods; empty until the API server has given it to a Service of the pool, or a pod has one.

@@ -57,14 +57,18 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 	}
 	kept, disruption := &secrets{r.scope, r.picker}, &budget{r.scope, r.observed}
 	secretsErr := errors.Join(r.passRefusal(kept.keepKey(ctx)), r.passRefusal(kept.keepCertificates(ctx)))
-	input := resources.Input{Pool: r.pool, Trusted: r.memory.trusted, Protected: disruption.protected(),
-		Gateways: network.gateways, Sets: r.sets()}
+	input := resources.Input{Pool: r.pool, Trusted: r.memory.trusted, Gateways: network.gateways, Sets: r.sets()}
+	protected, err := disruption.protected(ctx)
+	if err != nil {
+		return network, errors.Join(secretsErr, err)
+	}
 	replaces, evictions, err := disruption.replacesFirst(ctx)
 	if err != nil {
 		return network, errors.Join(secretsErr, err)
 	}
+	input.Protected = protected
 	input.Replaces, input.Evictions, input.ServesUnready = replaces, evictions, disruption.servesUnready()
-	input.WaitSince = r.memory.leavingSince
+	input.WaitSince = r.memory.evictions.waitSince
 	if r.policy != nil {
 		input.TenantSecrets = tenantSecrets(r.policy)
 	}
