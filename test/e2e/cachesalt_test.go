@@ -21,7 +21,7 @@ func TestTenantsHaveCachesOfTheirOwn(t *testing.T) {
 	f.write("policy.yaml", fmt.Sprintf(policyYAML, "MarginalCost")+`  admission:
     tenants: {identification: Header, headerName: x-tenant, unknown: DefaultClass, cacheSalt: PerTenant, classes: [{name: default}]}
 `)
-	roads := map[string]string{"the first picker": pickers[0].proxy, "the second picker": pickers[1].proxy, "the gateway": gateway}
+	roads := map[string]string{"the first picker": pickers[0].proxy, "the second picker": pickers[1].proxy, "the gateway": gateway.url}
 	ask := func(url, path, tenant string, body any) answer {
 		t.Helper()
 		payload, err := json.Marshal(body)

@@ -23,7 +23,7 @@ import (
 )
 
 // behindGateway starts two picker processes in front of the same engines, and a stand-in for Envoy in front of both.
-func behindGateway(t *testing.T, n int, config vllmsim.Config, more ...string) (pickers [2]*fleet, addresses [2]string, gateway string) {
+func behindGateway(t *testing.T, n int, config vllmsim.Config, more ...string) (pickers [2]*fleet, addresses [2]string, gateway gate) {
 	t.Helper()
 	for i := range addresses {
 		addresses[i] = freeAddress(t)
@@ -37,14 +37,20 @@ func behindGateway(t *testing.T, n int, config vllmsim.Config, more ...string) (
 	return pickers, addresses, behind(t, addresses[:]...)
 }
 
-// behind starts a stand-in for Envoy in front of the pickers at addresses, and returns its URL.
-func behind(t *testing.T, addresses ...string) string {
+// gate is a stand-in for Envoy.
+type gate struct {
+	*envoytest.Gateway
+	url string
+}
+
+// behind starts a stand-in for Envoy in front of the pickers at addresses.
+func behind(t *testing.T, addresses ...string) gate {
 	t.Helper()
 	return behindAllowing(t, nil, addresses...)
 }
 
 // behindAllowing is behind for pickers that set further headers.
-func behindAllowing(t *testing.T, allowed []string, addresses ...string) string {
+func behindAllowing(t *testing.T, allowed []string, addresses ...string) gate {
 	t.Helper()
 	g, err := envoytest.New(envoytest.Options{Pickers: addresses, Dial: []grpc.DialOption{grpc.WithTransportCredentials(plaintext.NewCredentials())}, Seed: 1,
 		Allowed: allowed})
@@ -61,7 +67,7 @@ func behindAllowing(t *testing.T, allowed []string, addresses ...string) string 
 			}
 		}
 	})
-	return server.URL
+	return gate{g, server.URL}
 }
 
 // sent is a request that a client has sent, and what became of it.
@@ -161,16 +167,17 @@ func refuses(address string) bool {
 func TestAGatewaysPickerIsKilledUnderLoad(t *testing.T) {
 	const workers = 12
 	pickers, addresses, gateway := behindGateway(t, 3, vllmsim.Config{SpeedUp: 4})
-	load := startTraffic(t, gateway, workers)
+	load := startTraffic(t, gateway.url, workers)
 	for _, f := range pickers {
 		f.until("it picks", func() bool { return f.picks() > 20 })
 	}
 	if err := pickers[0].picker.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	pickers[1].until("the dead picker's port is closed", func() bool { return refuses(addresses[0]) })
-	gone := time.Now()
-	noticed := gone.Add(100 * time.Millisecond) // by the gateway, of a connection that has just ended
+	pickers[1].until("the dead picker's port is closed, and the gateway has noticed", func() bool {
+		return refuses(addresses[0]) && !gateway.Connected(0)
+	})
+	noticed := time.Now()
 	pickers[1].until("the other goes on", func() bool { return load.since(noticed) > 200 })
 	lost := 0
 	for _, s := range load.end() {
@@ -179,7 +186,7 @@ func TestAGatewaysPickerIsKilledUnderLoad(t *testing.T) {
 		}
 		lost++
 		if s.begun.After(noticed) {
-			t.Errorf("begun %v after the picker was gone: %s", s.begun.Sub(gone), s.failure)
+			t.Errorf("begun %v after the gateway had noticed the picker's end: %s", s.begun.Sub(noticed), s.failure)
 		}
 	}
 	if lost > 2*workers {
@@ -194,7 +201,7 @@ func TestAGatewaysPickerIsKilledUnderLoad(t *testing.T) {
 // TestAGatewaysPickerEndsUnderLoad: with SIGTERM not one request is lost, and the other picker gets them all.
 func TestAGatewaysPickerEndsUnderLoad(t *testing.T) {
 	pickers, addresses, gateway := behindGateway(t, 3, vllmsim.Config{SpeedUp: 4}, "--lame-duck", "200ms", "--drain-timeout", "20s")
-	load := startTraffic(t, gateway, 12)
+	load := startTraffic(t, gateway.url, 12)
 	for _, f := range pickers {
 		f.until("it picks", func() bool { return f.picks() > 20 })
 	}

@@ -207,7 +207,7 @@ func (x *turns) moved(sessions, from, turns int, at map[string]int, body func(se
 			} else {
 				at[name] = pod
 			}
-			time.Sleep(10 * time.Millisecond) // a home takes one millisecond, and at most 5 more
+			time.Sleep(50 * time.Millisecond) // a home takes one millisecond, and at most 5 more where the machine is not busy
 		}
 	}
 	return n

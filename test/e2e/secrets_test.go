@@ -92,7 +92,7 @@ stringData: {root: %s}
 		"type": "function", "function": map[string]any{"name": secretTool, "parameters": map[string]any{}},
 	}}}
 	served := 0
-	for road, url := range map[string]string{"the proxy": f.proxy, "the gateway": gateway, "the proxy again": f.proxy} {
+	for road, url := range map[string]string{"the proxy": f.proxy, "the gateway": gateway.url, "the proxy again": f.proxy} {
 		statuses := map[int]int{}
 		for _, one := range []struct {
 			path, key string
@@ -135,7 +135,7 @@ stringData: {root: %s}
 	// An engine that has died makes the picker log attempts, retries and circuits.
 	f.engines[1].Kill()
 	for range 4 {
-		for road, url := range map[string]string{"the proxy": f.proxy, "the gateway": gateway} {
+		for road, url := range map[string]string{"the proxy": f.proxy, "the gateway": gateway.url} {
 			if status := f.confide(url+"/v1/chat/completions", secretKey, chat); status == http.StatusOK {
 				served++
 			} else if road == "the proxy" {

@@ -21,6 +21,7 @@ import (
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -135,6 +136,11 @@ func (g *Gateway) Close() {
 		_ = c.Close()
 	}
 	g.transport.CloseIdleConnections()
+}
+
+// Connected reports whether new streams can begin at the picker of that number: its connection is not known to have ended.
+func (g *Gateway) Connected(picker int) bool {
+	return g.pickers[picker].GetState() == connectivity.Ready
 }
 
 // Open is the number of requests that are with pickers now.

@@ -139,8 +139,7 @@ func TestPitfall14_ConnectionsAge(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	s := h.script()
 	s.routed(completion)
-	c.Connect()
-	eventually(t, "it is connected", func() bool { return c.GetState() == connectivity.Ready })
+	eventually(t, "it is connected", func() bool { c.Connect(); return c.GetState() == connectivity.Ready }) // again, if it was so unseen
 	eventually(t, "the idle connection is given up", func() bool { return c.GetState() != connectivity.Ready })
 	time.Sleep(150 * time.Millisecond) // the script's connection receives GOAWAY, too
 	s.send(responseHead(true, ":status", "200"))

@@ -203,7 +203,11 @@ func TestClientsThatDoNotFinish(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, Options{Stall: 100 * time.Millisecond}, spec(engine(t, sum)))
+			stall := 100 * time.Millisecond
+			if tc.reason == request.RefusedBrokenBody { // which must not be late, too
+				stall = patience
+			}
+			h := newHouse(t, Options{Stall: stall}, spec(engine(t, sum)))
 			conn := h.raw(t)
 			if _, err := io.WriteString(conn, tc.send); err != nil {
 				t.Fatal(err)
@@ -231,7 +235,8 @@ func TestClientsThatDoNotFinish(t *testing.T) {
 }
 
 func TestASlowButSteadyBodyIsRead(t *testing.T) {
-	h := newHouse(t, Options{Stall: 300 * time.Millisecond, MinBodyRate: 1}, spec(engine(t, sum)))
+	t.Parallel()
+	h := newHouse(t, Options{Stall: inTime, MinBodyRate: 1}, spec(engine(t, sum)))
 	conn := h.raw(t)
 	body := `{"model":"m","prompt":"x"}`
 	if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", len(body)); err != nil {
@@ -241,8 +246,8 @@ func TestASlowButSteadyBodyIsRead(t *testing.T) {
 		if _, err := io.WriteString(conn, body[:1]); err != nil {
 			t.Fatal(err)
 		}
-		if time.Since(start) < 700*time.Millisecond { // more than twice the stall time in all
-			time.Sleep(40 * time.Millisecond)
+		if time.Since(start) < 2*inTime { // the next piece is in time, and all of them are not
+			time.Sleep(inTime / 10)
 		}
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)

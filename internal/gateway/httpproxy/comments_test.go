@@ -182,10 +182,11 @@ func TestAnErrorAfterACommentIsAnEvent(t *testing.T) {
 
 // TestARequestInTheQueueGetsComments, and an event when it has waited for too long.
 func TestARequestInTheQueueGetsComments(t *testing.T) {
+	t.Parallel()
 	s := commenting(nobodyAt(t))
 	s.Endpoints[0].Ready = false
 	s.Policy.Admission = picker.AdmissionSpec{
-		Queue: true, Limits: admission.Limits{Requests: 3, Bytes: 1 << 30, TTL: 200 * time.Millisecond, Hold: 200 * time.Millisecond},
+		Queue: true, Limits: admission.Limits{Requests: 3, Bytes: 1 << 30, TTL: inTime, Hold: inTime},
 	}
 	h := newHouse(t, Options{}, s)
 	r := h.post("/v1/completions", streamed)

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -282,6 +281,7 @@ func TestAClientThatLeavesIsNotContinuedFor(t *testing.T) {
 
 // TestTheTimeOfTheRouteEndsAStreamThatCanBeContinued: no other engine is asked, and none is blamed.
 func TestTheTimeOfTheRouteEndsAStreamThatCanBeContinued(t *testing.T) {
+	t.Parallel()
 	var others atomic.Int64
 	first := named("first", engine(t, func(w http.ResponseWriter, r *http.Request) {
 		counts("a", 1, func(http.ResponseWriter) { <-r.Context().Done() }, nil)(w, r)
@@ -289,7 +289,7 @@ func TestTheTimeOfTheRouteEndsAStreamThatCanBeContinued(t *testing.T) {
 	first.Policy.ContinueStreams = true
 	h := newHouse(t, Options{}, first)
 	route := routeTo("first")
-	route.Timeout = 200 * time.Millisecond
+	route.Timeout = inTime // for the first token
 	h.apply([]picker.Spec{first}, route)
 	answer := h.post("/v1/completions", strings.Replace(tokenRequest, `"m"`, `"chat"`, 1))
 	if text, err := io.ReadAll(answer.Body); err == nil {

@@ -149,7 +149,7 @@ func TestAPickThatFallsBackEndsTheDecisionBefore(t *testing.T) {
 			first.Endpoints[0].Ready, first.Endpoints[0].Serving = true, true
 			first.Policy.RetryServerError = true
 			if !goes {
-				route.Rules[0].Within = 100 * time.Millisecond
+				route.Rules[0].Within = 500 * time.Millisecond // the engine has refused it by then, and is not asked again
 			}
 			h = newHouse(t, Options{}, first, second)
 			h.apply([]picker.Spec{first, second}, route)

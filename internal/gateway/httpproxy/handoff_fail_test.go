@@ -150,7 +150,8 @@ func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
 
 // A prefill that does not end in time is not begun again elsewhere.
 func TestAPrefillThatHangsGoesAlone(t *testing.T) {
-	h, p, d := withRolesOf(t, Options{}, func(s *picker.Spec) { s.Policy.FirstByte = 500 * time.Millisecond })
+	t.Parallel()
+	h, p, d := withRolesOf(t, Options{}, func(s *picker.Spec) { s.Policy.FirstByte = inTime })
 	for i := range p {
 		p[i].does(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	}
@@ -179,7 +180,8 @@ func (p *party) hangs() {
 
 // Blocks that do not come are not waited for at another endpoint, and are not the fault of the one that waits for them.
 func TestADecodeThatHangsGoesAlone(t *testing.T) {
-	h, _, d := withRolesOf(t, Options{}, func(s *picker.Spec) { s.Policy.FirstByte = 500 * time.Millisecond })
+	t.Parallel()
+	h, _, d := withRolesOf(t, Options{}, func(s *picker.Spec) { s.Policy.FirstByte = inTime })
 	d[0].hangs()
 	d[1].hangs()
 	const n = 3

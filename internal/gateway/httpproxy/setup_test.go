@@ -23,6 +23,9 @@ import (
 // patience is how long a condition can take to become true before a test fails.
 const patience = 20 * time.Second
 
+// inTime is within what an engine answers that does so at once, with the race detector and on a busy machine.
+const inTime = 3 * time.Second
+
 // spec is a pool of engines at the given addresses, tried in their order: the strategy RoundRobin begins with the
 // first.
 func spec(addresses ...string) picker.Spec {
