@@ -141,6 +141,13 @@ var (
 		status.ReasonMispredicting, status.ReasonPicksNotFollowed, status.ReasonModelNotListed, status.ReasonGatewayPodsMissing}
 )
 
+// Conditions reports, as Run does, the conditions of one pool.
+func Conditions(pool *v1alpha1.InferencePool) *Report {
+	d := &Doctor{cures: readCures()}
+	d.conditions(pool)
+	return &d.report
+}
+
 // conditions of a pool: those that are not good, with what the operations page advises.
 func (d *Doctor) conditions(pool *v1alpha1.InferencePool) {
 	const check = "conditions"

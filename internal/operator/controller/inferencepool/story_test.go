@@ -25,6 +25,7 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/config/crd"
 	"github.com/kvasir-dev/kvasir/docs"
+	"github.com/kvasir-dev/kvasir/internal/cli/doctor"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
@@ -330,6 +331,9 @@ func TestAPoolTellsItsStory(t *testing.T) {
 		if cure == "" {
 			t.Errorf("%s: docs/operations.md has no cure for %s %s", c.what, c.condition, c.reason)
 		}
+		if !diagnosed(w.pool(), c.condition, message) {
+			t.Errorf("%s: kubectl kvasir doctor names no cure: %+v", c.what, doctor.Conditions(w.pool()).Results)
+		}
 		rows = append(rows, fmt.Sprintf("| %s | `%s`: `%s` | %s |", c.what, c.condition, c.reason, cure))
 	}
 	if len(rows) < 30 {
@@ -337,6 +341,13 @@ func TestAPoolTellsItsStory(t *testing.T) {
 	}
 	slices.Sort(rows)
 	keepTable(t, "../../../../docs/troubleshooting.md", "causes", "| cause | shown as | what to do |\n|---|---|---|\n"+strings.Join(rows, "\n")+"\n")
+}
+
+// diagnosed reports whether kubectl kvasir doctor shows a condition with its message and a cure.
+func diagnosed(pool *v1alpha1.InferencePool, condition, message string) bool {
+	return slices.ContainsFunc(doctor.Conditions(pool).Results, func(r doctor.Result) bool {
+		return r.Level != doctor.OK && strings.HasPrefix(r.Message, condition+" is False") && strings.HasSuffix(r.Message, message) && r.Cure != ""
+	})
 }
 
 // TestAPoolWithoutTroubleShowsNone: the columns are empty, and the status is as it should be.
