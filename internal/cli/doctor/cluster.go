@@ -211,6 +211,12 @@ func (d *Doctor) operator(ctx context.Context) {
 	case err != nil:
 		d.add(Warn, check, "", err.Error(), "")
 		return
+	}
+	d.operators = map[string]bool{}
+	for i := range found {
+		d.operators[found[i].Namespace] = true
+	}
+	switch {
 	case len(found) == 0:
 		d.add(Fail, check, "", "no operator is installed", "helm install kvasir charts/kvasir --namespace kvasir-system --create-namespace --set images.registry=REGISTRY")
 		return
@@ -230,6 +236,17 @@ func (d *Doctor) operator(ctx context.Context) {
 			o.Spec.Template.Spec.Containers[0].Image)
 		d.operatorMay(ctx, subject, o.Namespace, o.Spec.Template.Spec.ServiceAccountName)
 	}
+}
+
+// managed checks that the operator that a pool's annotation names is there: all others leave such a pool alone.
+func (d *Doctor) managed(pool *v1alpha1.InferencePool) {
+	named := pool.Annotations[v1alpha1.AnnotationOperator]
+	if named == "" || d.operators == nil || d.operators[named] {
+		return
+	}
+	d.add(Fail, "operator", name(pool), fmt.Sprintf("the pool's annotation %s names the namespace %q, and no operator is installed there: nothing manages this pool",
+		v1alpha1.AnnotationOperator, named), fmt.Sprintf("kubectl annotate kvpool -n %s %s %s=NAMESPACE --overwrite, with the namespace of an operator, or %s- to remove it",
+		pool.Namespace, pool.Name, v1alpha1.AnnotationOperator, v1alpha1.AnnotationOperator))
 }
 
 func (d *Doctor) operatorMay(ctx context.Context, subject, namespace, account string) {

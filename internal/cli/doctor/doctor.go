@@ -60,6 +60,8 @@ type Doctor struct {
 
 	report Report
 	cures  cures
+	// operators are the namespaces in which one is installed; nil if that is not known.
+	operators map[string]bool
 }
 
 func (d *Doctor) add(level Level, check, subject, message, cure string) {
@@ -80,7 +82,7 @@ func (d *Doctor) ok(check, subject, format string, args ...any) {
 
 // Run makes all checks. What cannot be found out is a result too.
 func (d *Doctor) Run(ctx context.Context) *Report {
-	d.report, d.cures = Report{Results: []Result{}}, readCures()
+	d.report, d.cures, d.operators = Report{Results: []Result{}}, readCures(), nil
 	if d.Source.Picker != nil {
 		told, err := d.Source.Picker.Status(ctx)
 		d.picker(nil, d.Source.Picker, told, err)
@@ -115,6 +117,7 @@ func (d *Doctor) Run(ctx context.Context) *Report {
 
 // pool checks one pool, its pods and its pickers.
 func (d *Doctor) pool(ctx context.Context, pool *v1alpha1.InferencePool) {
+	d.managed(pool)
 	d.conditions(pool)
 	pods, err := fleet.Pods(ctx, d.Source.Client, pool)
 	if err != nil {

@@ -236,3 +236,18 @@ func pickerAt(t *testing.T) *live.Picker {
 	}
 	return p
 }
+
+// TestAPoolOfAnOperatorThatIsNotThereIsFound, where it is known which operators there are.
+func TestAPoolOfAnOperatorThatIsNotThereIsFound(t *testing.T) {
+	pool := &v1alpha1.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat", Annotations: map[string]string{}}}
+	for named, found := range map[string]bool{"": false, "kvasir-system": false, "gone": true} {
+		pool.Annotations[v1alpha1.AnnotationOperator] = named
+		for _, known := range []map[string]bool{nil, {"kvasir-system": true}} {
+			d := &Doctor{operators: known}
+			d.managed(pool)
+			if is := d.report.Failed == 1; is != (found && known != nil) {
+				t.Errorf("the pool of %q, with the operators %v: %+v", named, known, d.report.Results)
+			}
+		}
+	}
+}
