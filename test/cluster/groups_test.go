@@ -31,7 +31,10 @@ func groups() {
 		w.installGroups(ctx)
 		path := filepath.Join(GinkgoT().TempDir(), "injected.yaml")
 		Expect(os.WriteFile(path, []byte(w.did(ctx, "inject", "-f", "testdata/groups.yaml")), 0o600)).To(Succeed())
-		w.kubectl(ctx, "apply", "-f", path)
+		Eventually(func() error { // the controller's webhooks answer a little later than it is ready
+			_, err := w.program(ctx, filepath.Join("kube", "kubectl"), "apply", "-f", path)
+			return err
+		}).Should(Succeed())
 		w.groupsServe(ctx)
 		w.kubectl(ctx, "wait", "-n", namespace, "kvpool/groups", "--for=condition=EventsSynced", "--timeout=3m")
 

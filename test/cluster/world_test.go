@@ -120,11 +120,11 @@ func (w *world) clean(ctx context.Context) {
 		w.kubectl(ctx, "uncordon", node)
 	}
 	w.loosen(ctx)
+	w.uninstallGroups(ctx) // or it makes its pods again
 	w.empty(ctx, namespace)
 	if _, err := w.program(ctx, "helm", "uninstall", release, "--namespace="+system, "--wait", "--ignore-not-found"); err != nil {
 		GinkgoWriter.Println(err)
 	}
-	w.uninstallGroups(ctx)
 	w.kubectl(ctx, "delete", "namespace", namespace, system, "--ignore-not-found", "--timeout=4m")
 	w.kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
 }
