@@ -56,9 +56,9 @@ func TestPickersTellEachOther(t *testing.T) {
 	var asking sync.WaitGroup
 	for _, i := range all[:2] {
 		for range 3 {
-			asking.Go(func() {
+			asking.Go(func() { // as streams: what other requests are assumed to hold ends after a time
 				prompt := strings.Repeat("1,", 99) + "1"
-				i.do(http.MethodPost, url(i.listeners.proxy, "/v1/completions"), `{"model":"m","prompt":[`+prompt+`],"max_tokens":1}`)
+				i.do(http.MethodPost, url(i.listeners.proxy, "/v1/completions"), `{"model":"m","prompt":[`+prompt+`],"max_tokens":1,"stream":true}`)
 			})
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 var goldens = flag.String("goldens", "", "a directory with more models to compare: MODEL/tokenizer.json.gz, golden.jsonl.gz, fuzz.jsonl.gz")
@@ -201,6 +203,10 @@ func testVariants(t *testing.T, path, base string) {
 	var texts []golden // of the variant
 	cached := func() {
 		if m == nil {
+			return
+		}
+		if race.Enabled && variants%10 != 1 { // there is one goroutine
+			texts = texts[:0]
 			return
 		}
 		t.Run(variant, func(t *testing.T) {
