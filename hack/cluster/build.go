@@ -62,11 +62,10 @@ func (c *cluster) build(ctx context.Context) error {
 	if err := os.MkdirAll(c.programs, 0o755); err != nil { // all users can run the programs
 		return fmt.Errorf("making the directory of the programs: %w", err)
 	}
-	for _, pkg := range pinned {
-		log.Printf("Building %s", pkg)
-		if err := c.command(ctx, report, dir, "go", "build", "-ldflags=-s -w", "-o", c.programs+"/", pkg); err != nil {
-			return err
-		}
+	log.Printf("Building %s", strings.Join(pinned, ", "))
+	args := append([]string{"build", "-ldflags=-s -w", "-o", c.programs + "/"}, pinned...)
+	if err := c.command(ctx, report, dir, "go", args...); err != nil {
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(c.programs, "stamp"), []byte(stamp), 0o600); err != nil {
 		return fmt.Errorf("noting what was built: %w", err)

@@ -41,8 +41,9 @@ for package in "${packages[@]}"; do
   program=${package##*/}
   [[ $program == v3 ]] && program=etcd
   echo "Building $program of $($GO list -f '{{.Module.Version}}' "$package")"
-  $GO build -ldflags "$link" -o "$out/$program" "$package"
 done
+$GO build -ldflags "$link" -o "$out/" "${packages[@]}" # together: while one is linked, others are compiled
+[[ ! -e $out/server ]] || mv "$out/server" "$out/etcd" # Go names it by its directory
 for name in "${stamps[@]}"; do
   echo "$stamp" >"$out/$name"
 done
