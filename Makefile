@@ -72,7 +72,7 @@ unit: ## unit tests, with the race detector where there is a C compiler (lint ve
 	@echo "== unit tests $(RACE)"
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -vet=off -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(arm64|attack|browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
 	$(GO) test ./internal/tokens/... # whole, without it: of what one goroutine does it sees a part
-	$(GO) test -run 'Alloc|CostsNothing|Worst|NoClientTakes' $(COUNTED) # what counts allocations and processor time, and an hour of odd requests
+	$(GO) test -run 'Alloc|CostsNothing|Worst|NoClientTakes|HoldATenant|VictimsByValue' $(COUNTED) # what counts allocations and processor time, and whole what it sees in part
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/sim/lab # and then what plays for long, in one goroutine
 	$(GO) test -timeout 30m ./internal/sim/lab
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40

@@ -3,8 +3,8 @@ package picker
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -85,15 +85,14 @@ func newPicker(t testing.TB, c *clock, specs ...Spec) *Picker {
 
 // completion is a request body whose prompt is n token ids from first on.
 func completion(model string, first, n int, stream bool) []byte {
-	ids := make([]int, n)
-	for i := range ids {
-		ids[i] = first + i
+	body := fmt.Appendf(make([]byte, 0, 8*n+100), `{"model":%q,"prompt":[`, model)
+	for i := range n {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = strconv.AppendInt(body, int64(first+i), 10)
 	}
-	body, err := json.Marshal(map[string]any{"model": model, "prompt": ids, "stream": stream})
-	if err != nil {
-		panic(err)
-	}
-	return body
+	return fmt.Appendf(body, `],"stream":%t}`, stream)
 }
 
 func pick(t testing.TB, p *Picker, body []byte) *Decision {
