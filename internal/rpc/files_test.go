@@ -53,7 +53,8 @@ func (h *house) offer(pod string, set modelfiles.Set) (held, read bool) {
 		h.t.Fatal(err)
 	}
 	defer client.Close()
-	held, err = client.HandOver(ctx, pod, set.List(), func() (modelfiles.Set, error) { read = true; return set, nil })
+	list := set.List()
+	held, err = client.HandOver(ctx, pod, list, func(put func([]byte) error) error { read = true; return set.Send(&list, put) })
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -62,7 +63,8 @@ func (h *house) offer(pod string, set modelfiles.Set) (held, read bool) {
 
 func (h *house) expect(set modelfiles.Set, told int) {
 	h.t.Helper()
-	got, hash := h.library.Held("p")
+	has := h.library.Held("p")
+	got, hash := has.Set, has.Hash
 	want := ""
 	if set != nil {
 		want = set.Hash()
@@ -146,7 +148,12 @@ func TestFilesThatAreNotWhatWasOffered(t *testing.T) {
 			defer cancel()
 			var held bool
 			eventually(t, "the offer is looked at", func() bool { // none is while the files of the case before still come
-				held, err = client.HandOver(ctx, tc.pod, tc.list, func() (modelfiles.Set, error) { return tc.set, tc.err })
+				held, err = client.HandOver(ctx, tc.pod, tc.list, func(put func([]byte) error) error {
+					if tc.err != nil {
+						return tc.err
+					}
+					return tc.set.Send(&tc.list, put)
+				})
 				return held || err != nil
 			})
 			if held || err == nil {
@@ -172,12 +179,12 @@ func TestOnlyReportersHandFilesOver(t *testing.T) {
 	}
 	defer client.Close()
 	set := modelfiles.Set{"tokenizer.json": nil}
-	_, err = client.HandOver(t.Context(), "a", set.List(), func() (modelfiles.Set, error) { return set, nil })
+	_, err = client.HandOver(t.Context(), "a", set.List(), func(func([]byte) error) error { return nil })
 	if status.Code(errors.Unwrap(err)) != codes.Unauthenticated {
 		t.Errorf("without a proof: %v", err)
 	}
 	h.library.Auth = identity{UID: "b"}
-	_, err = client.HandOver(t.Context(), "a", set.List(), func() (modelfiles.Set, error) { return set, nil })
+	_, err = client.HandOver(t.Context(), "a", set.List(), func(func([]byte) error) error { return nil })
 	if status.Code(errors.Unwrap(err)) != codes.PermissionDenied {
 		t.Errorf("for another pod: %v", err)
 	}
