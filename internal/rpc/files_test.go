@@ -148,6 +148,7 @@ func TestFilesThatAreNotWhatWasOffered(t *testing.T) {
 			defer cancel()
 			var held bool
 			eventually(t, "the offer is looked at", func() bool { // none is while the files of the case before still come
+				h.unbar()
 				held, err = client.HandOver(ctx, tc.pod, tc.list, func(put func([]byte) error) error {
 					if tc.err != nil {
 						return tc.err
@@ -165,6 +166,7 @@ func TestFilesThatAreNotWhatWasOffered(t *testing.T) {
 			h.expect(nil, 0)
 		})
 	}
+	h.unbar()
 	eventually(t, "good files are taken after all", func() bool { held, _ := h.offer("b", good); return held })
 	h.expect(good, 1)
 }
