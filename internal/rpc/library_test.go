@@ -18,7 +18,7 @@ import (
 // setOf is a set with a text.
 func setOf(text string) modelfiles.Set { return modelfiles.Set{"tokenizer.json": []byte(text)} }
 
-// ordered is two sets, the first of which comes first where nothing else decides.
+// ordered are two sets: the library prefers the first where nothing else decides.
 func ordered() (first, second modelfiles.Set) {
 	first, second = setOf("a"), setOf("b")
 	if first.Hash() > second.Hash() {
