@@ -3,6 +3,8 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -79,6 +81,9 @@ func checkOffer(o *FilesOffer) error {
 	for _, file := range o.GetFiles() {
 		total += min(file.GetSize(), modelfiles.MaxBytes+1)
 		names[file.GetName()] = nil
+	}
+	if _, err := hex.DecodeString(o.GetHash()); err != nil || len(o.GetHash()) != 2*sha256.Size {
+		return errors.New("the hash is no SHA-256")
 	}
 	if total > modelfiles.MaxBytes || len(names) != len(o.GetFiles()) {
 		return fmt.Errorf("%d files with more than %d bytes, or with duplicate names", len(o.GetFiles()), modelfiles.MaxBytes)

@@ -132,6 +132,7 @@ func TestFilesThatAreNotWhatWasOffered(t *testing.T) {
 		"too little":        {"a", list(same), modelfiles.Set{"tokenizer.json": []byte("{")}, nil, codes.Unknown},
 		"too much":          {"a", list(same), modelfiles.Set{"tokenizer.json": []byte("{}}")}, nil, codes.DataLoss},
 		"another hash":      {"a", list(func(l *modelfiles.Listing) { l.Hash = strings.Repeat("0", 2*sha256.Size) }), good, nil, codes.DataLoss},
+		"no hash":           {"a", list(func(l *modelfiles.Listing) { l.Hash = strings.Repeat("0", 1000) }), good, nil, codes.InvalidArgument},
 		"a way out":         {"a", list(func(l *modelfiles.Listing) { l.Names = []string{"../x"} }), good, nil, codes.InvalidArgument},
 		"one name twice":    {"a", list(func(l *modelfiles.Listing) { l.Names, l.Sizes = []string{"x", "x"}, []int{1, 1} }), good, nil, codes.InvalidArgument},
 		"too large":         {"a", list(func(l *modelfiles.Listing) { l.Sizes = []int{modelfiles.MaxBytes + 1} }), good, nil, codes.InvalidArgument},
