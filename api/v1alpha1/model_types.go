@@ -72,9 +72,10 @@ const (
 type Tokenizer struct {
 	// type selects the source: Auto uses files of the model if they are found, and asks an engine of the pool otherwise. Reporters
 	// hand over those that the engines have on volumes. Otherwise it looks in the installation's model hub, if there is one, for the
-	// repository that the engines have the model from, or model.name if it is ORGANIZATION/NAME. Engine asks an engine of the pool, Volume mounts the model files into the picker,
-	// Reporter lets the reporters hand them over, Hub lets the picker download them from the installation's model hub,
-	// None matches approximately. Directory reads them below --model-root of pickers that are not managed.
+	// repository that the engines have the model from, or model.name if it is ORGANIZATION/NAME. Engine asks an engine of the pool,
+	// Volume mounts the model files into the picker, Reporter lets the reporters hand them over, Hub lets the picker download them
+	// from the installation's model hub, None matches approximately. Directory reads them below --model-root of pickers that are not
+	// managed.
 	// +kubebuilder:default=Auto
 	// +optional
 	Type TokenizerType `json:"type,omitempty"`

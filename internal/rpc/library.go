@@ -196,9 +196,11 @@ func (f *Library) Proved(pool, hash string, proof Proof) {
 	}
 	now := time.Now()
 	before, known := p.proofs[hash]
-	maps.DeleteFunc(p.proofs, func(of string, known proven) bool {
-		return now.Sub(known.at) >= refutedFor || !slices.ContainsFunc(slices.Collect(maps.Values(p.pods)), func(pod *podFiles) bool { return pod.hash == of })
-	})
+	offered := map[string]bool{}
+	for _, pod := range p.pods {
+		offered[pod.hash] = true
+	}
+	maps.DeleteFunc(p.proofs, func(of string, known proven) bool { return !offered[of] || now.Sub(known.at) >= refutedFor })
 	p.proofs[hash] = proven{proof, now}
 	if known && before.Proof == proof {
 		return

@@ -31,10 +31,8 @@ func (w *work) modelFiles(c *corev1.Container) {
 		return
 	}
 	m := mountOf(w.engine, at)
-	why := ""
-	if m == nil {
-		why = "no volume of the engine holds " + at
-	} else {
+	why := "no volume of the engine holds " + at
+	if m != nil {
 		why = notForSidecar(m)
 	}
 	if why != "" {
