@@ -70,11 +70,12 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.reporter) == (self.type == 'Reporter')",message="reporter is required when type is Reporter, and only then"
 // +kubebuilder:validation:XValidation:rule="!has(self.hub) || self.type == 'Hub' || self.type == 'Auto'",message="hub is only for the types Auto and Hub"
 type Tokenizer struct {
-	// type selects the source: Auto uses files of the model if they are found, and asks an engine of the pool otherwise. It looks
-	// in the installation's model hub, if there is one, for the repository that the engines have the model from, or model.name if
-	// it is ORGANIZATION/NAME. Engine asks an engine of the pool, Volume mounts the model files into the picker,
-	// Reporter lets the reporters hand them over, Hub lets the picker download them from the installation's model hub,
-	// None matches approximately. Directory reads them below --model-root of pickers that are not managed.
+	// type selects the source: Auto uses files of the model if they are found, and asks an engine of the pool otherwise. Reporters
+	// hand over those that the engines have on volumes. Otherwise it looks in the installation's model hub, if there is one, for the
+	// repository that the engines have the model from, or model.name if it is ORGANIZATION/NAME. Engine asks an engine of the pool,
+	// Volume mounts the model files into the picker, Reporter lets the reporters hand them over, Hub lets the picker download them
+	// from the installation's model hub, None matches approximately. Directory reads them below --model-root of pickers that are not
+	// managed.
 	// +kubebuilder:default=Auto
 	// +optional
 	Type TokenizerType `json:"type,omitempty"`

@@ -49,7 +49,7 @@ var described = flags.Program{
 	About:   "Reporter is the sidecar beside an engine: it mirrors what the engine caches and reports it to every picker.\nDocumentation: docs/reporter.md",
 	Example: "reporter --pod $POD_UID --events-connect 127.0.0.1:5557 --picker-service demo-picker-peers.llm.svc:9004 --token-file TOKEN --picker-ca CA",
 	Groups: []flags.Group{
-		{Title: "The engine", Prefixes: []string{"engine", "first-rank", "ranks", "events-", "replay", "model-dir", "pod"}},
+		{Title: "The engine", Prefixes: []string{"engine", "first-rank", "ranks", "events-", "replay", "model-", "pod"}},
 		{Title: "The pickers", Prefixes: []string{"picker", "client-", "token-file", "secret-file", "insecure"}},
 		{Title: "The end of the pod", Prefixes: []string{"drain-"}},
 		{Title: "The process", Prefixes: []string{"state-dir", "status-address", "log-", "gc-percent", "memory-limit", "version"}},
@@ -69,7 +69,11 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	f.StringVar(&c.Subscribe, "events-connect", "", "`host:port` where the engine's event publisher listens; the rank is added to the port")
 	f.StringVar(&c.Replay, "replay", "", "`host:port` of the engine's replay socket; the rank is added to the port")
 	f.StringVar(&c.StateDir, "state-dir", "", "`directory` on an in-memory volume, where mirrors survive a restart of the process")
-	f.StringVar(&c.ModelDir, "model-dir", "", "`directory` with the model's tokenizer, configuration and chat template, which pickers can request; never its weights")
+	f.StringVar(&c.Model.Dir, "model-dir", "", "`directory` with the model's tokenizer, configuration and chat template, which pickers can request; never its weights")
+	f.StringVar(&c.Model.Cache, "model-cache", "", "`directory` of a model hub's cache (HF_HUB_CACHE) with these files, in place of --model-dir")
+	f.StringVar(&c.Model.Repository.Name, "model-repository", "", "`ORGANIZATION/NAME` of the model in --model-cache")
+	f.StringVar(&c.Model.Repository.Revision, "model-revision", "", "`revision` of it; default is main")
+	f.StringVar(&c.Model.Root, "model-root", "", "`directory` that links among these files must not lead out of, such as the volume's; default is the model's directory")
 	f.StringVar(&o.pickers, "pickers", "", "`host:port,...` of all picker replicas")
 	f.StringVar(&o.pickerService, "picker-service", "", "`name:port` that resolves to all picker replicas")
 	f.StringVar(&o.tls.CA, "picker-ca", "", "`file` with the CA of the pickers' certificates; read again when it changes")
@@ -131,6 +135,10 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return errors.New("--events-listen and --events-connect exclude each other: the engine dials, or the reporter does")
 	case o.config.Listen == "" && o.config.Subscribe == "":
 		return errors.New("either --events-listen or --events-connect is required")
+	case o.config.Model.Dir != "" && o.config.Model.Cache != "":
+		return errors.New("--model-dir and --model-cache exclude each other")
+	case (o.config.Model.Cache == "") != (o.config.Model.Repository.Name == ""):
+		return errors.New("--model-cache and --model-repository need each other")
 	case proofs > 1:
 		return errors.New("--token-file, --secret-file and --client-cert exclude each other")
 	case o.engineTLS.Unchecked && (o.engineCA != "" || o.engineTLS.ServerName != ""):
@@ -164,6 +172,18 @@ func (o *options) useless(f *flag.FlagSet) (err error) {
 		case "engine-name", "engine-ca", "engine-unchecked":
 			if !https {
 				why = "is for TLS; --engine-metrics has no https URL"
+			}
+		case "model-revision":
+			if o.config.Model.Cache == "" {
+				why = "needs --model-cache"
+			}
+		case "model-root":
+			if !o.config.Model.Named() {
+				why = "needs --model-dir or --model-cache"
+			}
+		case "model-repository":
+			if checkErr := o.config.Model.Repository.Check(); checkErr != nil {
+				why = "and --model-revision: " + checkErr.Error()
 			}
 		case "client-key":
 			if o.tls.Cert == "" {

@@ -21,11 +21,19 @@ var operated = map[string]string{
 	"events-connect": "template: {spec: {containers: " +
 		"[{name: vllm, image: i, args: [--kv-events-config, '{\"endpoint\": \"tcp://*:5557\"}']}]}}",
 	"model-dir":        "model: {name: m, tokenizer: {type: Reporter, reporter: {path: /models/m}}}",
+	"model-root":       "model: {name: m, tokenizer: {type: Reporter, reporter: {path: /models/m}}}",
+	"model-cache":      inCache,
+	"model-repository": inCache,
+	"model-revision":   inCache,
 	"engine-unchecked": "engine: {tls: {verification: None}}",
 	"engine-name":      "engine: {tls: {verification: Full, serverName: e.llm}}",
 	"engine-ca":        "engine: {tls: {verification: Full, serverName: e.llm, caSecretRef: {name: key, key: ca.crt}}}",
 	"memory-limit":     "engine: {events: {reporter: {resources: {limits: {memory: 1Gi}}}}}",
 }
+
+// inCache is an engine with its model in a cache on a volume, as pools of the default tokenizer find it.
+const inCache = "template: {spec: {containers: [{name: vllm, image: i, args: [--model, org/m, --revision, v1], " +
+	"volumeMounts: [{name: v, mountPath: /root/.cache/huggingface}]}]}}"
 
 // unreachable are flags that users of a cluster cannot set, with the reason.
 var unreachable = map[string]string{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
 // Config of a Reporter. Zero values take the defaults.
@@ -30,8 +31,8 @@ type Config struct {
 	StateDir string
 	// SaveEvery is how often.
 	SaveEvery time.Duration
-	// ModelDir has the model's files, which pickers might want; empty for none. OfferEvery is how often they are offered.
-	ModelDir   string
+	// Model has the model's files, which pickers might want; it names nothing for none. OfferEvery is how often they are offered.
+	Model      modelfiles.Source
 	OfferEvery time.Duration
 
 	// Pickers finds the addresses of all replicas; required.

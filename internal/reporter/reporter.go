@@ -228,7 +228,7 @@ func (r *Reporter) set(ctx context.Context, addrs []string) {
 		for _, k := range r.ranks {
 			p.pushing.Go(func() { r.push(pushing, p, k) })
 		}
-		if r.cfg.ModelDir != "" {
+		if r.cfg.Model.Named() {
 			p.pushing.Go(func() { r.offer(pushing, p) })
 		}
 		r.pickers[addr] = p

@@ -1,16 +1,16 @@
 package rpc
 
 import (
-	"cmp"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"sync"
+	"strings"
+	"time"
 
-	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -18,77 +18,15 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
-// filePart is how much of a model's files goes into one message, in bytes.
-const filePart = 1 << 20
-
-// Library takes the files of models from reporters, once for each content: pods that have the same files only announce it.
-// Of each pool it holds the files that most pods have. It is safe for concurrent use.
-type Library struct {
-	UnimplementedModelFilesServer
-
-	// Auth identifies a reporter; required.
-	Auth Authenticator
-	// PoolOf returns the pool of a pod whose files are requested.
-	PoolOf func(pod string) (pool string, ok bool)
-	// OnFiles is called when a pool has other files.
-	OnFiles func(pool string)
-	Log     logr.Logger
-
-	mu    sync.Mutex
-	pools map[string]*poolFiles // guarded by mu
-}
-
-// poolFiles is what is known of the files of one pool.
-type poolFiles struct {
-	offers  map[string]string // hash by pod
-	taking  string            // the hash of what is just being taken; empty for none
-	hash    string
-	content modelfiles.Set
-}
-
-// best is the hash that most pods offer; of those with as many, the one that is held, and then the first.
-func (p *poolFiles) best() string {
-	count := map[string]int{}
-	for _, hash := range p.offers {
-		count[hash]++
-	}
-	return slices.MaxFunc(append(slices.Collect(maps.Keys(count)), ""), func(a, b string) int {
-		held := func(hash string) int {
-			if hash == p.hash {
-				return 1
-			}
-			return 0
-		}
-		return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(held(a), held(b)), cmp.Compare(b, a))
-	})
-}
-
-// Held returns the files of a pool and their hash; nil when no reporter has sent any.
-func (f *Library) Held(pool string) (set modelfiles.Set, hash string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if p := f.pools[pool]; p != nil {
-		return p.content, p.hash
-	}
-	return nil, ""
-}
-
-// Keep forgets the pods that are not among pods any more, which maps each to its pool, and pools without any.
-func (f *Library) Keep(pods map[string]string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	wanted := map[string]bool{}
-	for _, pool := range pods {
-		wanted[pool] = true
-	}
-	for name, p := range f.pools {
-		if !wanted[name] {
-			delete(f.pools, name)
-			continue
-		}
-		maps.DeleteFunc(p.offers, func(pod, _ string) bool { return pods[pod] != name })
-	}
-}
+const (
+	// filePart is how much of a model's files goes into one message, in bytes.
+	filePart = 1 << 20
+	// maxFailure bounds the reason why a reporter has no files, in bytes.
+	maxFailure = 512
+	// filesStall and filesTimeout bound the time of a transfer: between two messages, and of all. While one reporter sends files, the
+	// others of its pool wait.
+	filesStall, filesTimeout = 15 * time.Second, 2 * time.Minute
+)
 
 // HandOver implements the service.
 func (f *Library) HandOver(stream grpc.BidiStreamingServer[FilesMessage, FilesAnswer]) error {
@@ -96,7 +34,8 @@ func (f *Library) HandOver(stream grpc.BidiStreamingServer[FilesMessage, FilesAn
 	if err != nil {
 		return status.Errorf(codes.Unauthenticated, "%v", err)
 	}
-	first, err := stream.Recv()
+	in := f.patient(stream)
+	first, err := in.receive()
 	if err != nil {
 		return err
 	}
@@ -111,15 +50,23 @@ func (f *Library) HandOver(stream grpc.BidiStreamingServer[FilesMessage, FilesAn
 	if !ok {
 		return stream.Send(&FilesAnswer{})
 	}
+	if why := offer.GetFailure(); why != "" {
+		f.failed(pool, offer.GetPod(), why)
+		return stream.Send(&FilesAnswer{})
+	}
 	if err := checkOffer(offer); err != nil {
+		f.failed(pool, offer.GetPod(), err.Error())
 		return status.Errorf(codes.InvalidArgument, "%v", err)
 	}
 	wanted, held := f.offered(pool, offer)
 	if err := stream.Send(&FilesAnswer{Wanted: wanted, Held: held}); err != nil || !wanted {
+		if wanted {
+			f.took(pool, offer, nil, err)
+		}
 		return err
 	}
-	set, err := receiveFiles(stream, offer)
-	if f.took(pool, offer, set); err != nil {
+	set, err := receiveFiles(in, offer)
+	if f.took(pool, offer, set, err); err != nil {
 		return err
 	}
 	f.Log.Info("Model files received from a reporter", "pool", pool, "pod", offer.GetPod(), "bytes", set.Bytes())
@@ -135,57 +82,63 @@ func checkOffer(o *FilesOffer) error {
 		total += min(file.GetSize(), modelfiles.MaxBytes+1)
 		names[file.GetName()] = nil
 	}
+	if _, err := hex.DecodeString(o.GetHash()); err != nil || len(o.GetHash()) != 2*sha256.Size {
+		return errors.New("the hash is no SHA-256")
+	}
 	if total > modelfiles.MaxBytes || len(names) != len(o.GetFiles()) {
 		return fmt.Errorf("%d files with more than %d bytes, or with duplicate names", len(o.GetFiles()), modelfiles.MaxBytes)
 	}
 	return names.Check()
 }
 
-// offered notes an offer, and reports whether its files are wanted, or held.
-func (f *Library) offered(pool string, o *FilesOffer) (wanted, held bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.pools == nil {
-		f.pools = map[string]*poolFiles{}
-	}
-	p := f.pools[pool]
-	if p == nil {
-		p = &poolFiles{offers: map[string]string{}}
-		f.pools[pool] = p
-	}
-	p.offers[o.GetPod()] = o.GetHash()
-	held = o.GetHash() == p.hash
-	if wanted = !held && p.taking == "" && p.best() == o.GetHash(); wanted {
-		p.taking = o.GetHash()
-	}
-	return wanted, held
+// patient receives the messages of a stream, within limits of time.
+type patient struct {
+	stream grpc.BidiStreamingServer[FilesMessage, FilesAnswer]
+	stall  time.Duration
+	ends   time.Time
 }
 
-// took keeps what was taken; nil for nothing, and then the offer does not count any more.
-func (f *Library) took(pool string, o *FilesOffer, set modelfiles.Set) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p := f.pools[pool]
-	if p == nil {
-		return
+func (f *Library) patient(stream grpc.BidiStreamingServer[FilesMessage, FilesAnswer]) *patient {
+	p := &patient{stream, filesStall, time.Now().Add(filesTimeout)}
+	if f.stall > 0 {
+		p.stall = f.stall
 	}
-	p.taking = ""
-	if set == nil {
-		delete(p.offers, o.GetPod())
-		return
+	return p
+}
+
+// receive receives the next message. After an error the handler must return, which ends a receiving that is still under way.
+func (p *patient) receive() (*FilesMessage, error) {
+	type result struct {
+		message *FilesMessage
+		err     error
 	}
-	p.content, p.hash = set, o.GetHash()
+	got := make(chan result, 1)
+	go func() {
+		m, err := p.stream.Recv()
+		got <- result{m, err}
+	}()
+	wait := time.NewTimer(min(p.stall, time.Until(p.ends)))
+	defer wait.Stop()
+	select {
+	case r := <-got:
+		return r.message, r.err
+	case <-wait.C:
+		return nil, status.Errorf(codes.DeadlineExceeded, "no message within %s, or not all within %s", p.stall, filesTimeout)
+	}
 }
 
 // receiveFiles takes the contents of the files that were offered.
-func receiveFiles(stream grpc.BidiStreamingServer[FilesMessage, FilesAnswer], offer *FilesOffer) (modelfiles.Set, error) {
+func receiveFiles(in *patient, offer *FilesOffer) (modelfiles.Set, error) {
 	set := modelfiles.Set{}
 	var part []byte
 	for _, file := range offer.GetFiles() {
-		data := make([]byte, 0, file.GetSize())
+		var data []byte // it grows with what is sent, not with what was announced
 		for uint64(len(data)) < file.GetSize() {
 			if len(part) == 0 {
-				m, err := stream.Recv()
+				m, err := in.receive()
+				if errors.Is(err, io.EOF) {
+					return nil, status.Error(codes.DataLoss, "fewer bytes than were offered")
+				}
 				if err != nil {
 					return nil, err
 				}
@@ -204,20 +157,36 @@ func receiveFiles(stream grpc.BidiStreamingServer[FilesMessage, FilesAnswer], of
 	return set, nil
 }
 
-// HandOver offers the files of a model that are listed, and hands them over if the picker wants them: only then are they
-// read. held reports whether it has them now; otherwise it might want them another time.
+// HandOver offers the files of a model that are listed, and sends them if the picker wants them: only then is send called, with
+// what takes the contents in the order of the listing. held reports whether the picker has them now; otherwise it might want
+// them another time.
 func (c *Client) HandOver(
-	ctx context.Context, pod string, list modelfiles.Listing, read func() (modelfiles.Set, error),
+	ctx context.Context, pod string, list modelfiles.Listing, send func(put func([]byte) error) error,
 ) (held bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+	offer := &FilesOffer{Pod: pod, Hash: list.Hash}
+	for i, name := range list.Names {
+		offer.Files = append(offer.Files, &FileInfo{Name: name, Size: uint64(list.Sizes[i])})
+	}
+	return c.offer(ctx, offer, send)
+}
+
+// NoFiles reports why there are no files to hand over.
+func (c *Client) NoFiles(ctx context.Context, pod string, why error) error {
+	_, err := c.offer(ctx, &FilesOffer{Pod: pod, Failure: shortened(why.Error())}, nil)
+	return err
+}
+
+// shortened is a reason within its bound, and valid for a message.
+func shortened(why string) string {
+	return strings.ToValidUTF8(why[:min(len(why), maxFailure)], "")
+}
+
+func (c *Client) offer(ctx context.Context, offer *FilesOffer, send func(put func([]byte) error) error) (held bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*filesTimeout)
 	defer cancel()
 	stream, err := NewModelFilesClient(c.conn).HandOver(ctx)
 	if err != nil {
 		return false, fmt.Errorf("offering the model's files: %w", err)
-	}
-	offer := &FilesOffer{Pod: pod, Hash: list.Hash}
-	for i, name := range list.Names {
-		offer.Files = append(offer.Files, &FileInfo{Name: name, Size: uint64(list.Sizes[i])})
 	}
 	if err := stream.Send(&FilesMessage{Kind: &FilesMessage_Offer{Offer: offer}}); err != nil && !errors.Is(err, io.EOF) {
 		return false, fmt.Errorf("offering the model's files: %w", err)
@@ -226,36 +195,24 @@ func (c *Client) HandOver(
 	if err != nil {
 		return false, fmt.Errorf("offering the model's files: %w", err)
 	}
-	if !answer.GetWanted() {
+	if !answer.GetWanted() || send == nil {
 		return answer.GetHeld(), nil
 	}
-	set, err := read()
-	if err != nil {
-		return false, err
+	var refused error
+	err = send(func(part []byte) error {
+		refused = stream.Send(&FilesMessage{Kind: &FilesMessage_Part{Part: bytes.Clone(part)}})
+		return refused
+	})
+	if errors.Is(refused, io.EOF) { // the answer has the reason
+		err = nil
+	} else if err == nil {
+		err = stream.CloseSend()
 	}
-	if err := sendFiles(stream, set, list.Names); err != nil {
+	if err != nil {
 		return false, fmt.Errorf("handing the model's files over: %w", err)
 	}
 	if answer, err = stream.Recv(); err != nil {
 		return false, fmt.Errorf("handing the model's files over: %w", err)
 	}
 	return answer.GetHeld(), nil
-}
-
-// sendFiles sends the contents. A stream that has ended is no error here: the answer has the reason.
-func sendFiles(stream grpc.BidiStreamingClient[FilesMessage, FilesAnswer], set modelfiles.Set, names []string) error {
-	for _, name := range names {
-		for data := set[name]; len(data) > 0; {
-			n := min(len(data), filePart)
-			err := stream.Send(&FilesMessage{Kind: &FilesMessage_Part{Part: data[:n]}})
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			data = data[n:]
-		}
-	}
-	return stream.CloseSend()
 }

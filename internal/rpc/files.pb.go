@@ -112,8 +112,10 @@ type FilesOffer struct {
 	// The reporter's pod, as in Hello of report.proto.
 	Pod string `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
 	// SHA-256 of names and contents, in hexadecimal digits.
-	Hash          string      `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
-	Files         []*FileInfo `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
+	Hash  string      `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	Files []*FileInfo `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
+	// Why the reporter has no files to send, in at most 512 bytes; then there is neither a hash nor a file.
+	Failure       string `protobuf:"bytes,4,opt,name=failure,proto3" json:"failure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,6 +169,13 @@ func (x *FilesOffer) GetFiles() []*FileInfo {
 		return x.Files
 	}
 	return nil
+}
+
+func (x *FilesOffer) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
 }
 
 type FileInfo struct {
@@ -285,12 +294,13 @@ const file_internal_rpc_files_proto_rawDesc = "" +
 	"\fFilesMessage\x123\n" +
 	"\x05offer\x18\x01 \x01(\v2\x1b.kvasir.files.v1.FilesOfferH\x00R\x05offer\x12\x14\n" +
 	"\x04part\x18\x02 \x01(\fH\x00R\x04partB\x06\n" +
-	"\x04kind\"c\n" +
+	"\x04kind\"}\n" +
 	"\n" +
 	"FilesOffer\x12\x10\n" +
 	"\x03pod\x18\x01 \x01(\tR\x03pod\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\tR\x04hash\x12/\n" +
-	"\x05files\x18\x03 \x03(\v2\x19.kvasir.files.v1.FileInfoR\x05files\"2\n" +
+	"\x05files\x18\x03 \x03(\v2\x19.kvasir.files.v1.FileInfoR\x05files\x12\x18\n" +
+	"\afailure\x18\x04 \x01(\tR\afailure\"2\n" +
 	"\bFileInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\"9\n" +

@@ -53,7 +53,8 @@ func (h *house) offer(pod string, set modelfiles.Set) (held, read bool) {
 		h.t.Fatal(err)
 	}
 	defer client.Close()
-	held, err = client.HandOver(ctx, pod, set.List(), func() (modelfiles.Set, error) { read = true; return set, nil })
+	list := set.List()
+	held, err = client.HandOver(ctx, pod, list, func(put func([]byte) error) error { read = true; return set.Send(&list, put) })
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -62,7 +63,8 @@ func (h *house) offer(pod string, set modelfiles.Set) (held, read bool) {
 
 func (h *house) expect(set modelfiles.Set, told int) {
 	h.t.Helper()
-	got, hash := h.library.Held("p")
+	has := h.library.Held("p")
+	got, hash := has.Set, has.Hash
 	want := ""
 	if set != nil {
 		want = set.Hash()
@@ -130,6 +132,7 @@ func TestFilesThatAreNotWhatWasOffered(t *testing.T) {
 		"too little":        {"a", list(same), modelfiles.Set{"tokenizer.json": []byte("{")}, nil, codes.Unknown},
 		"too much":          {"a", list(same), modelfiles.Set{"tokenizer.json": []byte("{}}")}, nil, codes.DataLoss},
 		"another hash":      {"a", list(func(l *modelfiles.Listing) { l.Hash = strings.Repeat("0", 2*sha256.Size) }), good, nil, codes.DataLoss},
+		"no hash":           {"a", list(func(l *modelfiles.Listing) { l.Hash = strings.Repeat("0", 1000) }), good, nil, codes.InvalidArgument},
 		"a way out":         {"a", list(func(l *modelfiles.Listing) { l.Names = []string{"../x"} }), good, nil, codes.InvalidArgument},
 		"one name twice":    {"a", list(func(l *modelfiles.Listing) { l.Names, l.Sizes = []string{"x", "x"}, []int{1, 1} }), good, nil, codes.InvalidArgument},
 		"too large":         {"a", list(func(l *modelfiles.Listing) { l.Sizes = []int{modelfiles.MaxBytes + 1} }), good, nil, codes.InvalidArgument},
@@ -146,7 +149,13 @@ func TestFilesThatAreNotWhatWasOffered(t *testing.T) {
 			defer cancel()
 			var held bool
 			eventually(t, "the offer is looked at", func() bool { // none is while the files of the case before still come
-				held, err = client.HandOver(ctx, tc.pod, tc.list, func() (modelfiles.Set, error) { return tc.set, tc.err })
+				h.unbar()
+				held, err = client.HandOver(ctx, tc.pod, tc.list, func(put func([]byte) error) error {
+					if tc.err != nil {
+						return tc.err
+					}
+					return tc.set.Send(&tc.list, put)
+				})
 				return held || err != nil
 			})
 			if held || err == nil {
@@ -158,6 +167,7 @@ func TestFilesThatAreNotWhatWasOffered(t *testing.T) {
 			h.expect(nil, 0)
 		})
 	}
+	h.unbar()
 	eventually(t, "good files are taken after all", func() bool { held, _ := h.offer("b", good); return held })
 	h.expect(good, 1)
 }
@@ -172,12 +182,12 @@ func TestOnlyReportersHandFilesOver(t *testing.T) {
 	}
 	defer client.Close()
 	set := modelfiles.Set{"tokenizer.json": nil}
-	_, err = client.HandOver(t.Context(), "a", set.List(), func() (modelfiles.Set, error) { return set, nil })
+	_, err = client.HandOver(t.Context(), "a", set.List(), func(func([]byte) error) error { return nil })
 	if status.Code(errors.Unwrap(err)) != codes.Unauthenticated {
 		t.Errorf("without a proof: %v", err)
 	}
 	h.library.Auth = identity{UID: "b"}
-	_, err = client.HandOver(t.Context(), "a", set.List(), func() (modelfiles.Set, error) { return set, nil })
+	_, err = client.HandOver(t.Context(), "a", set.List(), func(func([]byte) error) error { return nil })
 	if status.Code(errors.Unwrap(err)) != codes.PermissionDenied {
 		t.Errorf("for another pod: %v", err)
 	}

@@ -78,7 +78,8 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.library = a.newLibrary()
 	a.hub = a.newHub(&o.hub)
 	a.tokens = tokencheck.New(tokencheck.Config{
-		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Handed: a.handed, Want: a.want, Fetched: a.fetched,
+		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact,
+		Handed: a.handed, Proved: a.proved, Want: a.want, Fetched: a.fetched,
 		CacheBytes: a.plan.tokens - a.plan.tokens/renderedShare, Log: log.WithName("tokens"),
 	})
 	a.sources = newEventSources(log.WithName("events"))

@@ -27,8 +27,8 @@ type configuration struct {
 	refused map[types.NamespacedName]config.Refusal // why the picker has not taken a pool's present Spec
 	applied map[types.NamespacedName]picker.Spec    // what it has taken last
 	board   *config.Board
-	// filePods maps each pod whose reporter has the model's files to its pool.
-	filePods map[string]string
+	// filePods maps each pod whose reporter can have the model's files to its pool, and fileNames to its name.
+	filePods, fileNames map[string]string
 }
 
 // apply applies a new state of the configuration.

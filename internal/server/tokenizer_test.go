@@ -18,6 +18,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/reporter"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
 
@@ -67,6 +68,12 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 		"found, but wrong":  {nil, "{hub: {repository: org/gpt2}}", "", false, "only what is proven is used: texts: case", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="Failed"} 1`},
 		"not found":         {gpt2, "{hub: {repository: org/none}}", "", false, "no files of the model: model hub", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="NoFiles"} 1`},
 		"no repository":     {gpt2, "{type: Auto}", "", false, "no files of the model: the engines have the model from", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="NoFiles"} 1`},
+		"no hub, reporters": {gpt2, "{type: Auto}", "", true, "files from the reporter of pod pod", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"no hub, and wrong": {nil, "{type: Auto}", "", true, "only what is proven is used: texts: case", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="Failed"} 1`},
+		"no hub, nothing":   {gpt2, "{type: Auto}", "", false, "no model hub (hub.endpoint of the chart, --hub-endpoint of the picker); no reporter has offered any", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="NoFiles"} 1`},
+		"reporters before":  {gpt2, "{type: Auto}", "", true, "files from the reporter of pod pod", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"the pool's choice": {gpt2, "{hub: {repository: org/gpt2}}", "", true, "files of commit " + hubCommit[:8], "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
+		"in place of a hub": {gpt2, "{hub: {repository: org/none}}", "", true, "files from the reporter of pod pod", "exact", `kvasir_tokens_exact_texts{namespace="default",pool="m"} 1`},
 		"from no reporter":  {gpt2, "{type: Reporter, reporter: {path: /m}}", "", false, "no reporter has handed", "engine", `kvasir_tokens_state{namespace="default",pool="m",state="FilesMissing"} 1`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,11 +86,15 @@ func TestAPoolWithItsOwnTokenizer(t *testing.T) {
 			t.Cleanup(func() { _ = e.Close() })
 			dir := t.TempDir()
 			put(t, filepath.Join(dir, "all.yaml"), tc.objects+poolText("m", "m", ", tokenizer: "+tc.tokenizer)+"---\n"+sliceText(t, "m", "pod", e))
-			p := runOn(t, dir, "--model-root", root, "--hub-endpoint", hub, "--hub-cache", t.TempDir(), "--report-address", "127.0.0.1:0", "--report-insecure")
+			flags := []string{"--model-root", root, "--report-address", "127.0.0.1:0", "--report-insecure"}
+			if !strings.HasPrefix(name, "no hub") {
+				flags = append(flags, "--hub-endpoint", hub, "--hub-cache", t.TempDir())
+			}
+			p := runOn(t, dir, flags...)
 			p.awaitReady()
 			if tc.reporter {
 				runReporter(t, reporter.Config{
-					Pod: "default/pod", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), ModelDir: filepath.Join(root, "gpt2"),
+					Pod: "default/pod", Subscribe: e.EventsAddr(), Replay: e.ReplayAddr(), Model: modelfiles.Source{Dir: filepath.Join(root, "gpt2")},
 					Pickers: rpc.List(p.listeners.reports.Addr().String()), Dial: rpc.DialOptions{TokenInClear: true},
 				})
 			}

@@ -1,12 +1,14 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -102,7 +104,7 @@ func (p prober) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiK
 func (a *app) setTokens() {
 	a.mu.Lock()
 	var pools []tokencheck.Pool
-	pods := map[string]string{} // of pools whose reporters have the files
+	pods, names := map[string]string{}, map[string]string{} // of pools whose reporters can have the files
 	there := map[endpoint.ID]bool{}
 	for name := range a.applied {
 		spec := a.applied[name]
@@ -112,12 +114,13 @@ func (a *app) setTokens() {
 		})
 		for i := range spec.Endpoints {
 			there[spec.Endpoints[i].ID] = true
-			if spec.Tokenizer.Type == "Reporter" {
-				pods[spec.Endpoints[i].ID.Pod] = name.String()
+			if takesFiles(&spec.Tokenizer) {
+				ep := &spec.Endpoints[i]
+				pods[ep.ID.Pod], names[ep.ID.Pod] = name.String(), ep.Pod
 			}
 		}
 	}
-	a.filePods = pods
+	a.filePods, a.fileNames = pods, names
 	a.mu.Unlock()
 	a.library.Keep(pods)
 	a.releases.keep(there)
@@ -141,9 +144,42 @@ func (a *app) newLibrary() *rpc.Library {
 	}
 }
 
+// takesFiles reports whether files of a pool's reporters are used.
+func takesFiles(t *picker.TokenizerSpec) bool { return t.Type == "Reporter" || t.Type == "Auto" }
+
 // handed returns the files that reporters of a pool have sent.
-func (a *app) handed(namespace, pool string) (set modelfiles.Set, hash string) {
-	return a.library.Held(namespace + "/" + pool)
+func (a *app) handed(namespace, pool string) tokencheck.Handed {
+	held := a.library.Held(namespace + "/" + pool)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return tokencheck.Handed{Set: held.Set, Hash: held.Hash, Note: noteOf(&held, a.fileNames)}
+}
+
+// noteOf describes where files are from, or why there are none. names are those of the pods by their identity.
+func noteOf(held *rpc.HeldFiles, names map[string]string) string {
+	name := func(pod string) string { return cmp.Or(names[pod], pod) }
+	var parts []string
+	switch {
+	case held.Set != nil:
+		parts = append(parts, fmt.Sprintf("files from the reporter of pod %s, which %d of %d pods with files have (SHA-256 %.8s)",
+			name(held.Pod), held.Same, max(held.Pods-held.Without, held.Same), held.Hash))
+	case held.Pods == 0:
+		return "no reporter has offered any"
+	case held.Pods > held.Failed:
+		parts = append(parts, fmt.Sprintf("%d reporters offer some", held.Pods-held.Failed))
+	}
+	if held.Failed > 0 {
+		parts = append(parts, fmt.Sprintf("the reporter of pod %s has none that can be used: %.300q", name(held.FailedPod), held.Failure))
+	}
+	if held.Failed > 1 {
+		parts = append(parts, fmt.Sprintf("nor have those of %d more pods", held.Failed-1))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// proved passes on how far files from reporters were proven.
+func (a *app) proved(namespace, pool, hash string, proof int) {
+	a.library.Proved(namespace+"/"+pool, hash, rpc.Proof(proof))
 }
 
 // newHub makes what downloads models' files; nil where nothing is downloaded.
@@ -188,7 +224,7 @@ func (a *app) doubtTokens(namespace, pool string, kinds openai.Kinds) {
 // filesOf returns the source of a model's files.
 func filesOf(t *picker.TokenizerSpec) tokencheck.Files {
 	f := tokencheck.Files{
-		Dir: t.Dir, Set: t.Files, Reporters: t.Type == "Reporter", Repository: t.Repository, Template: t.ChatTemplate,
+		Dir: t.Dir, Set: t.Files, Reporters: takesFiles(t), Repository: t.Repository, Template: t.ChatTemplate,
 		Optional: t.Type == "Auto", ByRoot: t.ByRoot,
 	}
 	if t.Missing != "" {

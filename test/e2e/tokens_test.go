@@ -193,12 +193,10 @@ func unpack(t *testing.T, from, to string) {
 	}
 }
 
-// TestAChatWithToolsIsTokenizedHereAsInTheEngine: chats are sent as text, the engines know their ids from Python and Rust,
-// the picker makes them itself, and finds every block that the engine has stored.
-func TestAChatWithToolsIsTokenizedHereAsInTheEngine(t *testing.T) {
-	root := t.TempDir()
-	dir := filepath.Join(root, "qwen")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+// qwenFiles writes the files of a model to a directory, and returns its tokenizer.
+func qwenFiles(t *testing.T, dir string) *tokenizer.Tokenizer {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	unpack(t, filepath.Join(qwen, "tokenizer.json.gz"), filepath.Join(dir, "tokenizer.json"))
@@ -213,6 +211,14 @@ func TestAChatWithToolsIsTokenizedHereAsInTheEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return words
+}
+
+// TestAChatWithToolsIsTokenizedHereAsInTheEngine: chats are sent as text, the engines know their ids from Python and Rust,
+// the picker makes them itself, and finds every block that the engine has stored.
+func TestAChatWithToolsIsTokenizedHereAsInTheEngine(t *testing.T) {
+	root := t.TempDir()
+	words := qwenFiles(t, filepath.Join(root, "qwen"))
 	engine := newStranger(t, words)
 
 	f := newFleetWith(t, 3, vllmsim.Config{SpeedUp: 20, Text: engine, Chat: engine.chat}, "MarginalCost", func(f *fleet) {

@@ -68,6 +68,9 @@ type Options struct {
 	// default.
 	ReporterImage, ReporterLogLevel string
 	ReporterResources               *corev1.ResourceRequirements
+	// FindModel lets the reporter send the model's files to pickers, if the engine has them on a volume. It is no part of the wiring:
+	// an upgrade must not change the revisions of pools without a setting.
+	FindModel bool
 	// Version of what is injected, for the annotation.
 	Version string
 	// IPv6 is whether the first address of pods is one of IPv6, to which the kubelet and pickers connect.
@@ -79,6 +82,7 @@ func For(pool *v1alpha1.InferencePool) Options {
 	o := Options{
 		Namespace: pool.Namespace, Pool: pool.Name, Warm: pool.Spec.WarmUp != nil, Deadline: Deadline(pool),
 		ReporterResources: pool.Spec.Engine.Events.Reporter.Resources,
+		FindModel:         pool.Spec.Model.Tokenizer.Type == v1alpha1.TokenizerAuto,
 	}
 	if p := pool.Spec.Placement; p != nil {
 		o.IslandLabel = p.IslandLabel
@@ -310,16 +314,7 @@ func (w *work) reporter() {
 		}},
 		corev1.Volume{Name: volumeProof, VolumeSource: proof(o, wiring)},
 	)
-	if wiring.ModelDir != "" {
-		if m := mountOf(w.engine, wiring.ModelDir); m != nil {
-			read := *m.DeepCopy()
-			read.ReadOnly = true
-			c.VolumeMounts = append(c.VolumeMounts, read)
-			c.Args = append(c.Args, "--model-dir="+wiring.ModelDir)
-		} else {
-			w.skip(name, "--model-dir", "no volume of the engine holds "+wiring.ModelDir)
-		}
-	}
+	w.modelFiles(&c)
 	spec.InitContainers = slices.Insert(spec.InitContainers, 0, c)
 	w.done = append(w.done, Reporter)
 }

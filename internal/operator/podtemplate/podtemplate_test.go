@@ -75,7 +75,9 @@ func TestGolden(t *testing.T) {
 			s.Wiring.Ranks, s.Wiring.PerRank = 2, true
 			s.Wiring.TLS = &WiringTLS{ServerName: "engine.llm", CASecret: "engine-ca", CAKey: "ca.crt"}
 		},
-		"sglang": func(s *Shape, _ *Options) { s.Wiring.Type = "SGLang" },
+		"a model found on a volume":      func(_ *Shape, o *Options) { o.FindModel = true },
+		"a model found in a hub's cache": func(_ *Shape, o *Options) { o.FindModel = true },
+		"sglang":                         func(s *Shape, _ *Options) { s.Wiring.Type = "SGLang" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join("testdata", strings.NewReplacer(" ", "-", "'", "", ",", "").Replace(name))

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -87,7 +88,8 @@ func readFile(dir, name string, limit int64) ([]byte, error) {
 	if !fs.ValidPath(name) {
 		return nil, fmt.Errorf("%q is no name of a file below the model's directory", name)
 	}
-	f, err := os.Open(filepath.Join(dir, filepath.FromSlash(name)))
+	// A pipe does not make the caller wait.
+	f, err := os.OpenFile(filepath.Join(dir, filepath.FromSlash(name)), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -145,14 +147,17 @@ func (s Set) Check() error {
 func (s Set) Hash() string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		var lengths [16]byte
-		binary.LittleEndian.PutUint64(lengths[:8], uint64(len(name)))
-		binary.LittleEndian.PutUint64(lengths[8:], uint64(len(s[name])))
-		h.Write(lengths[:])
-		h.Write([]byte(name))
+		h.Write(header(name, len(s[name])))
 		h.Write(s[name])
 	}
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// header is what precedes the contents of a file in a hash.
+func header(name string, size int) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(name)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(size))
+	return append(b, name...)
 }
 
 // Listing describes a set, without the contents.

@@ -210,3 +210,101 @@ func TestFilesOfAHubThatGo(t *testing.T) {
 		h.expect(t, "without files", NoFiles, false, false)
 	})
 }
+
+// TestFilesOfReportersComeFirst: a pool that names nothing takes what the engines' pods have, and asks the hub only if that is wrong.
+func TestFilesOfReportersComeFirst(t *testing.T) {
+	full := smallModel(t, chatml)
+	other := smallModel(t, "other "+chatml)
+	right, wrong := saved(t, full), saved(t, other)
+	unknown := modelfiles.Set{"tokenizer.json": []byte(`{"model":{"type":"Unigram"}}`)}
+	noHub := Files{Optional: true, Reporters: true, Missing: errors.New("no model hub")}
+	auto := func(name string) Files {
+		f := found(name)
+		f.Reporters = true
+		return f
+	}
+	named := Files{Optional: true, Reporters: true, Repository: modelfiles.Repository{Name: "a/right"}}
+	for name, tc := range map[string]struct {
+		files        Files
+		handed       modelfiles.Set
+		wanted       string // repositories of the hub, in order
+		state        State
+		texts, chats bool
+		origin       string
+		proof        int
+	}{
+		"right, no hub":                {noHub, full, "", Exact, true, true, "from a reporter", 1},
+		"wrong, no hub":                {noHub, other, "", Failed, true, false, "from a reporter", -1},
+		"unknown, no hub":              {noHub, unknown, "", TokenizerUnsupported, false, false, "from a reporter", -2},
+		"right, with a hub":            {auto(""), full, "", Exact, true, true, "from a reporter", 1},
+		"wrong, right in the hub":      {auto(""), other, "a/right", Exact, true, true, "from a/right", -1},
+		"unknown, right in the hub":    {auto(""), unknown, "a/right", Exact, true, true, "from a/right", -2},
+		"none, right in the hub":       {auto(""), nil, "a/right", Exact, true, true, "from a/right", 0},
+		"wrong, nothing in the hub":    {auto("a/none"), other, "a/none", Failed, true, false, "from a reporter", -1},
+		"right, wrong in the hub":      {auto("a/wrong"), full, "", Exact, true, true, "from a reporter", 1},
+		"the pool names a repository":  {named, other, "a/right", Exact, true, true, "from a/right", 0},
+		"and the hub does not have it": {Files{Optional: true, Reporters: true, Repository: modelfiles.Repository{Name: "a/none"}}, full, "a/none", Exact, true, true, "from a reporter", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hub := &fakeHub{dirs: map[string]string{"a/right": right, "a/wrong": wrong}}
+				h := hubHouse(tc.files, hub, "a")
+				defer h.Set(nil)
+				root := "a/right"
+				if tc.files.Repository.Name != "" {
+					root = ""
+				}
+				h.engine("a", Identity{Version: "0.24.0", Root: root}, full, settings[0])
+				h.mu.Lock()
+				h.handed = tc.handed
+				h.mu.Unlock()
+				h.apply()
+				for range 4 { // it stays so
+					time.Sleep(lookEvery)
+					synctest.Wait()
+					h.expect(t, name, tc.state, tc.texts, tc.chats)
+				}
+				if s, _ := h.Status("n", "p"); s.Origin != tc.origin {
+					t.Errorf("origin %q, want %q", s.Origin, tc.origin)
+				}
+				if got := hub.wanted(); got != tc.wanted {
+					t.Errorf("wanted %q, want %q", got, tc.wanted)
+				}
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				if got := h.proofs[tc.handed.Hash()]; got != tc.proof {
+					t.Errorf("proof %d, want %d", got, tc.proof)
+				}
+			})
+		})
+	}
+}
+
+// TestReportersFilesReplaceWrongOnes: when a pool's reporters have other files than those that were found wrong, these are tried, and the
+// hub is not asked any more.
+func TestReportersFilesReplaceWrongOnes(t *testing.T) {
+	full := smallModel(t, chatml)
+	wrong := saved(t, smallModel(t, "another "+chatml))
+	synctest.Test(t, func(t *testing.T) {
+		hub := &fakeHub{dirs: map[string]string{"a/wrong": wrong}}
+		files := found("a/wrong")
+		files.Reporters = true
+		h := hubHouse(files, hub, "a")
+		defer h.Set(nil)
+		h.engine("a", Identity{Version: "0.24.0"}, full, settings[0])
+		h.handed = smallModel(t, "other "+chatml)
+		h.apply()
+		time.Sleep(lookEvery)
+		synctest.Wait()
+		h.expect(t, "wrong everywhere", Failed, true, false)
+		h.mu.Lock()
+		h.handed = full
+		h.mu.Unlock()
+		h.Look("n", "p")
+		synctest.Wait()
+		h.expect(t, "with other files", Exact, true, true)
+		if got := hub.wanted(); got != "a/wrong " {
+			t.Errorf("wanted %q", got)
+		}
+	})
+}

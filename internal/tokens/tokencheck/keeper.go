@@ -39,6 +39,7 @@ type keeper struct {
 	published  *picker.Exact
 	retry      time.Duration
 	chosen     choice
+	refuted    refuted
 }
 
 type identified struct {
@@ -166,6 +167,9 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 	}
 	k.publish(exact)
 	k.recordFinding(found, exact)
+	if k.judge(&pool.Files, found) {
+		return firstRetry
+	}
 	if found.State == Unproven {
 		k.retry = min(max(2*k.retry, firstRetry), lastRetry)
 		return k.retry

@@ -65,15 +65,15 @@ type Pool struct {
 	Endpoints []endpoint.Endpoint
 }
 
-// Files are the source of a model's files: one of the four, or none.
+// Files are the sources of a model's files: one, or Reporters and a Repository, or none.
 type Files struct {
 	// Dir is a directory.
 	Dir string
 	// Set has the files themselves. It must not be changed.
 	Set modelfiles.Set
-	// Missing is why there are no files though there should be.
+	// Missing is why there are no files though there should be. Those of reporters are used nevertheless.
 	Missing error
-	// Reporters hand the files over.
+	// Reporters hand the files over. With Optional, what they hand over is preferred to the repository of a model hub.
 	Reporters bool
 	// Repository of a model hub has them; the zero value for none.
 	Repository modelfiles.Repository
@@ -96,8 +96,11 @@ type Config struct {
 	Engine Engine
 	// Publish takes how far exact tokens can be had for a pool, whenever that changes; nil for not at all.
 	Publish func(namespace, pool string, exact *picker.Exact)
-	// Handed returns the files that reporters of a pool have sent, and their hash; nil if there are none.
-	Handed func(namespace, pool string) (set modelfiles.Set, hash string)
+	// Handed returns the files that reporters of a pool have sent; nil is not called.
+	Handed func(namespace, pool string) Handed
+	// Proved is called when files that reporters have sent were compared with the engines: 1 if all ids are equal, -1 if those of
+	// texts or chats are, -2 if none are, or if the files cannot be used. It is called again with each comparison; nil is not called.
+	Proved func(namespace, pool, hash string, proof int)
 	// Want is called when a pool wants the files of another repository of a model hub than before, and with the zero value when it
 	// wants none any more; nil is not called.
 	Want func(namespace, pool string, r modelfiles.Repository)
@@ -175,7 +178,10 @@ func New(c Config) *Manager {
 		c.CacheBytes = DefaultCacheBytes
 	}
 	if c.Handed == nil {
-		c.Handed = func(string, string) (modelfiles.Set, string) { return nil, "" }
+		c.Handed = func(string, string) Handed { return Handed{} }
+	}
+	if c.Proved == nil {
+		c.Proved = func(string, string, string, int) {}
 	}
 	if c.Fetched == nil {
 		c.Fetched = func(modelfiles.Repository) (string, string, error) {

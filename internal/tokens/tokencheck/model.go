@@ -14,6 +14,7 @@ import (
 type model struct {
 	stamp     string // of the directory they were read from, with its name
 	origin    string // a note on where they are from; empty where the pool says so
+	handed    string // the hash that reporters offered them by; empty if they are not from reporters
 	template  string
 	hash      string
 	files     modelfiles.Set // without the tokenizer, which is loaded
@@ -43,24 +44,25 @@ var settings = []setting{
 	{"string", true, false}, {"string", true, true}, {"openai", true, false}, {"openai", true, true},
 }
 
-// load reads the files of a pool, if they have changed. Not ok when there are none to work with.
-func (m *model) load(c *Config, pool *Pool, f *Files) (failed finding, ok bool) {
-	set, stamp, err := m.read(c, pool, f)
+// load reads the files of a model, if they have changed. Not ok when there are none to work with.
+func (m *model) load(c *Config, from contents, template string) (failed finding, ok bool) {
+	set, stamp, err := m.read(&from, template)
 	if err != nil {
 		m.forget()
+		m.handed = from.handed
 		return finding{State: FilesMissing, message: err.Error()}, false
 	}
+	m.origin, m.handed = from.origin, from.handed
 	if set == nil { // unchanged
 		return m.failure, m.tokenizer != nil
 	}
 	hash := set.Hash()
-	if hash == m.hash && m.template == f.Template {
+	if hash == m.hash && m.template == template {
 		m.stamp = stamp
 		return m.failure, m.tokenizer != nil
 	}
-	origin := m.origin
 	m.forget()
-	m.stamp, m.hash, m.template, m.origin = stamp, hash, f.Template, origin
+	m.stamp, m.hash, m.template, m.origin, m.handed = stamp, hash, template, from.origin, from.handed
 	t, err := tokenizer.LoadFS(set)
 	if err != nil {
 		m.failure = finding{State: FilesMissing, message: err.Error()}
@@ -79,38 +81,20 @@ func (m *model) load(c *Config, pool *Pool, f *Files) (failed finding, ok bool) 
 	return finding{}, true
 }
 
-// read finds the files; nil when they are those of before.
-func (m *model) read(c *Config, pool *Pool, f *Files) (set modelfiles.Set, stamp string, err error) {
-	m.origin = ""
-	switch {
-	case f.Missing != nil:
-		return nil, "", f.Missing
-	case f.Dir != "":
-		return m.readDir(f.Dir, f.Template)
-	case f.Repository.Name != "":
-		dir, note, err := c.Fetched(f.Repository)
-		if err != nil {
-			return nil, "", err
-		}
-		m.origin = note
-		return m.readDir(dir, f.Template)
-	case f.Set != nil:
-		set = f.Set
-	default:
-		var hash string
-		if set, hash = c.Handed(pool.Namespace, pool.Name); set == nil {
-			return nil, "", errors.New("no reporter has handed the model's files over yet")
-		}
-		if hash == m.hash && m.template == f.Template {
-			return nil, "", nil
-		}
+// read reads the files; nil when they are those of before.
+func (m *model) read(from *contents, template string) (set modelfiles.Set, stamp string, err error) {
+	if from.set == nil {
+		return m.readDir(from.dir, template)
 	}
-	for _, name := range []string{"tokenizer.json", f.Template} {
-		if _, ok := set[name]; !ok && name != "" {
+	if from.handed != "" && from.handed == m.hash && m.template == template {
+		return nil, "", nil
+	}
+	for _, name := range []string{"tokenizer.json", template} {
+		if _, ok := from.set[name]; !ok && name != "" {
 			return nil, "", fmt.Errorf("%s is not among the model's files: %w", name, fs.ErrNotExist)
 		}
 	}
-	return set, "", nil
+	return from.set, "", nil
 }
 
 // readDir reads the files of a directory; nil when they are those of before.

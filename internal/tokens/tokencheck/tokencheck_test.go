@@ -151,12 +151,14 @@ type house struct {
 	mu        sync.Mutex
 	published *picker.Exact
 	handed    modelfiles.Set
+	proofs    map[string]int // of files that were handed over, by their hash
 }
 
 func newHouse(files Files, pods ...string) *house {
 	h := &house{
 		engines: &engines{identity: map[string]Identity{}, prompts: map[string]*chatprompt.Prompter{}, asked: map[string]int{}},
 		pool:    Pool{Namespace: "n", Name: "p", Model: "m", APIKey: "key", Files: files},
+		proofs:  map[string]int{},
 	}
 	h.pods(pods...)
 	h.Manager = New(Config{
@@ -166,10 +168,18 @@ func newHouse(files Files, pods ...string) *house {
 			defer h.mu.Unlock()
 			h.published = e
 		},
-		Handed: func(string, string) (modelfiles.Set, string) {
+		Handed: func(string, string) Handed {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return h.handed, h.handed.Hash()
+			if h.handed == nil {
+				return Handed{Note: "no reporter has any"}
+			}
+			return Handed{Set: h.handed, Hash: h.handed.Hash(), Note: "from a reporter"}
+		},
+		Proved: func(_, _, hash string, proof int) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.proofs[hash] = proof
 		},
 	})
 	return h

@@ -118,7 +118,8 @@ func (r *verdict) setFinding(of status.Type, f *operatorfeed.Finding, known bool
 	case !known:
 		want = of.Unknown(status.ReasonStarting, "no replica of the picker has reported yet")
 	}
-	numbers := want.Reason != status.ReasonTokensDoubted && want.Reason != status.ReasonEndpointDiffers
+	// What TokensExact says of the sources of a model's files changes seldom, and is said nowhere else.
+	numbers := of != status.TokensExact || want.Reason == "PartlyExact" || want.Reason == status.ReasonApproximate
 	if old := of.In(r.next.Conditions); numbers && old != nil && old.Status == want.Status && old.Reason == want.Reason {
 		want.Message = old.Message
 	}
