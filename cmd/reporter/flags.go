@@ -43,6 +43,13 @@ type options struct {
 // podUID is the environment variable that names the pod when no flag does, set by the downward API.
 const podUID = "POD_UID"
 
+// later returns the value of the environment variable for a flag that earlier releases do not have, KVASIR_ and its name. The operator
+// sets these and not the flags: a reporter of an earlier release, to which a running pod can be changed back, would not start with
+// a flag that it does not know.
+func later(name string) string {
+	return os.Getenv("KVASIR_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
+}
+
 // described is what the help says besides the flags.
 var described = flags.Program{
 	Name:    "reporter",
@@ -70,10 +77,10 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	f.StringVar(&c.Replay, "replay", "", "`host:port` of the engine's replay socket; the rank is added to the port")
 	f.StringVar(&c.StateDir, "state-dir", "", "`directory` on an in-memory volume, where mirrors survive a restart of the process")
 	f.StringVar(&c.Model.Dir, "model-dir", "", "`directory` with the model's tokenizer, configuration and chat template, which pickers can request; never its weights")
-	f.StringVar(&c.Model.Cache, "model-cache", "", "`directory` of a model hub's cache (HF_HUB_CACHE) with these files, in place of --model-dir")
-	f.StringVar(&c.Model.Repository.Name, "model-repository", "", "`ORGANIZATION/NAME` of the model in --model-cache")
-	f.StringVar(&c.Model.Repository.Revision, "model-revision", "", "`revision` of it; default is main")
-	f.StringVar(&c.Model.Root, "model-root", "", "`directory` that links among these files must not lead out of, such as the volume's; default is the model's directory")
+	f.StringVar(&c.Model.Cache, "model-cache", later("model-cache"), "`directory` of a model hub's cache (HF_HUB_CACHE) with these files, in place of --model-dir")
+	f.StringVar(&c.Model.Repository.Name, "model-repository", later("model-repository"), "`ORGANIZATION/NAME` of the model in --model-cache")
+	f.StringVar(&c.Model.Repository.Revision, "model-revision", later("model-revision"), "`revision` of it; default is main")
+	f.StringVar(&c.Model.Root, "model-root", later("model-root"), "`directory` that links among these files must not lead out of, such as the volume's; default is the model's directory")
 	f.StringVar(&o.pickers, "pickers", "", "`host:port,...` of all picker replicas")
 	f.StringVar(&o.pickerService, "picker-service", "", "`name:port` that resolves to all picker replicas")
 	f.StringVar(&o.tls.CA, "picker-ca", "", "`file` with the CA of the pickers' certificates; read again when it changes")

@@ -50,7 +50,7 @@ var unreachable = map[string]string{
 	"gc-percent":     "the soft memory limit, which follows the pool's resources, ends what it saves",
 }
 
-// argsOf are the arguments of the reporter in the pods of a pool.
+// argsOf are the arguments of the reporter in the pods of a pool, also those that the operator sets as variables.
 func argsOf(t *testing.T, admitter *crdadmission.Admitter, spec string) []string {
 	t.Helper()
 	fields := map[string]any{}
@@ -84,7 +84,13 @@ func argsOf(t *testing.T, admitter *crdadmission.Admitter, spec string) []string
 	if at < 0 {
 		t.Fatal("no reporter")
 	}
-	return pod.Spec.InitContainers[at].Args
+	args := pod.Spec.InitContainers[at].Args
+	for _, v := range pod.Spec.InitContainers[at].Env {
+		if name, is := strings.CutPrefix(v.Name, "KVASIR_"); is {
+			args = append(args, "--"+strings.ToLower(strings.ReplaceAll(name, "_", "-"))+"="+v.Value)
+		}
+	}
+	return args
 }
 
 // TestEveryFlagIsSetByTheOperatorOrIsListed keeps a flag from being one that users of a cluster can neither set nor miss: the

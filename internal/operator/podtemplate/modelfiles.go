@@ -45,16 +45,21 @@ func (w *work) modelFiles(c *corev1.Container) {
 	read.ReadOnly, read.MountPropagation = true, nil
 	c.VolumeMounts = append(c.VolumeMounts, read)
 	if source.Cache != "" {
-		c.Args = append(c.Args, "--model-cache="+source.Cache, "--model-repository="+source.Repository.Name)
+		c.Env = append(c.Env, later("CACHE", source.Cache), later("REPOSITORY", source.Repository.Name))
 		if source.Repository.Revision != "" {
-			c.Args = append(c.Args, "--model-revision="+source.Repository.Revision)
+			c.Env = append(c.Env, later("REVISION", source.Repository.Revision))
 		}
 		return
 	}
 	c.Args = append(c.Args, flag+"="+source.Dir)
 	if root := path.Clean(m.MountPath); root != path.Clean(source.Dir) {
-		c.Args = append(c.Args, "--model-root="+root)
+		c.Env = append(c.Env, later("ROOT", root))
 	}
+}
+
+// later sets a flag about the model that reporters of earlier releases do not have. As a variable they ignore it.
+func later(name, value string) corev1.EnvVar {
+	return corev1.EnvVar{Name: "KVASIR_MODEL_" + name, Value: value}
 }
 
 // notForSidecar is why a mount of the engine cannot be one of the sidecar; empty if it can. With a wrong one the pod would not start.
