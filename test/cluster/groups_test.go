@@ -60,8 +60,8 @@ func groups() {
 			Expect(on(node, w.group(ctx, nil))).To(BeEmpty())
 			w.kubectl(ctx, "uncordon", node)
 		})).To(BeEmpty())
-		for _, p := range w.group(ctx, nil) {
-			Expect(p.UID).NotTo(Or(Equal(gone[0].UID), Equal(gone[1].UID)), "%s has outlived its group", p.Name)
+		for _, p := range w.group(ctx, nil) { // a controller that is evicted itself meanwhile makes only the worker again
+			Expect(p.UID).NotTo(Equal(workers[0].UID), "%s was not evicted", p.Name)
 			Expect(p.Labels).NotTo(HaveKey(v1alpha1.LabelDrain), p.Name)
 		}
 		for _, p := range stays {

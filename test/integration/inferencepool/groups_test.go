@@ -54,7 +54,7 @@ var _ = Describe("a pool of groups of pods", Ordered, func() {
 				Model:       v1alpha1.Model{Name: "m"},
 				Selector:    v1alpha1.PodSelector{MatchLabels: map[string]v1alpha1.LabelValue{"app": "llama"}},
 				Adoption:    &v1alpha1.Adoption{ScaleTargetRef: v1alpha1.ScaleTarget{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: "llama"}},
-				Autoscaling: v1alpha1.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: 5},
+				Autoscaling: v1alpha1.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: 2},
 			},
 		})).To(Succeed())
 
@@ -106,7 +106,7 @@ var _ = Describe("a pool of groups of pods", Ordered, func() {
 				Model:       v1alpha1.Model{Name: "m"},
 				Selector:    v1alpha1.PodSelector{MatchLabels: map[string]v1alpha1.LabelValue{"app": "plain"}},
 				Adoption:    &v1alpha1.Adoption{ScaleTargetRef: v1alpha1.ScaleTarget{APIVersion: "apps/v1", Kind: "Deployment", Name: "plain"}},
-				Autoscaling: v1alpha1.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: 5},
+				Autoscaling: v1alpha1.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: 2},
 			},
 		})).To(Succeed())
 		Eventually(func(g Gomega) int32 {

@@ -32,6 +32,12 @@ func (s fixedSize) Decision(types.NamespacedName) (scaling.Decision, bool) {
 
 // adoptedWorld has a Deployment of three pods that serve, and a pool that selects them.
 func adoptedWorld(t *testing.T) *world {
+	t.Helper()
+	return adoptedWith(t, fixedSize(3))
+}
+
+// adoptedWith is adoptedWorld with another Sizer.
+func adoptedWith(t *testing.T, sizer Sizer) *world {
 	w := newWorld(t, func(p *v1alpha1.InferencePool) {
 		p.Spec.Template, p.Spec.Replicas = nil, nil
 		p.Spec.Selector = v1alpha1.PodSelector{MatchLabels: map[string]v1alpha1.LabelValue{"app": "vllm"}}
@@ -51,10 +57,29 @@ func adoptedWorld(t *testing.T) *world {
 		w.run(pod)
 		w.engine(pod)
 	}
-	w.r.Sizer = fixedSize(3)
+	w.r.Sizer = sizer
 	w.tick()
 	w.settleDown()
 	return w
+}
+
+// undecided is a Sizer that has not looked at the pool yet.
+type undecided struct{}
+
+func (undecided) Decision(types.NamespacedName) (scaling.Decision, bool) {
+	return scaling.Decision{}, false
+}
+
+// A new pool begins with the pods that it finds. It took minReplicas for its size, and two of three were given up.
+func TestANewPoolKeepsTheAdoptedPodsUntilTheAutoscalerHasLooked(t *testing.T) {
+	w := adoptedWith(t, undecided{})
+	for range 3 {
+		w.tick()
+		w.settleDown()
+	}
+	if n := *w.pool().Status.DesiredReplicas; n != 3 || w.owned() != 3 || w.marked() != 0 {
+		t.Errorf("the size is %d, the owner has %d, %d pods are marked", n, w.owned(), w.marked())
+	}
 }
 
 // owned is the size of the Deployment.

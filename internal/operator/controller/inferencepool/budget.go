@@ -55,7 +55,10 @@ func (r *budget) replacesFirst(ctx context.Context) (replaces bool, why string, 
 	} else if why, err = r.noReplacement(ctx); err != nil {
 		return false, "", err
 	}
-	if why != "" {
+	switch {
+	case why != "" && r.memory.evictions.short():
+		return false, fmt.Sprintf("The next pod can be evicted when the replacement of the one before serves, or had no node for %s; %s", shortDuration(nodeFor), why), nil
+	case why != "":
 		return false, "Pods can be evicted, one at a time or as many as rollout.maxUnavailable allows: " + why, nil
 	}
 	return true, fmt.Sprintf("A pod can be evicted when its replacement serves, which is created when its node is cordoned. "+
@@ -190,10 +193,13 @@ func (r *budget) onSpot(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	return false, nil
 }
 
-// recallRoom remembers for the next budget why no pod could be created; "" when nothing kept the operator from it.
+// recallRoom remembers for the next budget why no pod could be created; "" when nothing kept the operator from it, or a pod ends, which makes
+// room.
 func (r *podKeeper) recallRoom(err error) {
-	before := r.memory.evictions.noRoom
+	before, of := r.memory.evictions.noRoom, &budget{r.scope, r.observed}
 	switch {
+	case slices.ContainsFunc(r.pods, func(pod *corev1.Pod) bool { return !stays(pod) && of.ends(pod, markOf(pod)) }):
+		r.memory.evictions.noRoom = ""
 	case quota(err):
 		r.memory.evictions.noRoom = "a quota is used up"
 	case refused(err):

@@ -310,6 +310,7 @@ type podKeeper struct {
 
 // keep lets package lifecycle decide, and carries its decision out.
 func (r *podKeeper) keep(ctx context.Context) error {
+	r.size = chosenSize(r.scope, r.observed) // the status has it whatever comes
 	revising := &revising{r.scope, r.observed, r.outcome}
 	if err := revising.findRevisions(ctx); err != nil {
 		return err
@@ -318,6 +319,7 @@ func (r *podKeeper) keep(ctx context.Context) error {
 		return nil // the pods that are there stay
 	}
 	if adopted, err := r.adoptPods(ctx); adopted || err != nil {
+		r.memory.size = count(r.size.now)
 		r.retry = r.retry || adopted
 		return err
 	}

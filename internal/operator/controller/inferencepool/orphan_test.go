@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
@@ -61,6 +62,37 @@ func TestAPoolThatIsMadeAgainAdoptsWhatTheFormerOneLeft(t *testing.T) {
 	}
 	if got := w.condition(v1alpha1.ConditionAccepted); got != "True Accepted" {
 		t.Errorf("accepted: %s", got)
+	}
+}
+
+// A pool that is made again has the size of what it finds, until the autoscaler has looked, or for as long as it is paused. The size was
+// taken for 0 at first, and all pods got the drain mark.
+func TestAPoolThatIsMadeAgainHasTheSizeOfWhatItAdopts(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.InferencePoolSpec){
+		"autoscaled": func(s *v1alpha1.InferencePoolSpec) {
+			s.Replicas, s.Autoscaling = nil, v1alpha1.Autoscaling{Mode: v1alpha1.AutoscalingActive, MinReplicas: ptr.To(int32(1)), MaxReplicas: 9}
+		},
+		"paused": func(s *v1alpha1.InferencePoolSpec) { s.Paused = v1alpha1.PauseAll },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(p *v1alpha1.InferencePool) { p.Spec.Replicas = ptr.To(int32(4)) })
+			w.serve()
+			before := uidsOf(w.all())
+			w.edit(change)
+			w.settleDown()
+			w.recreate()
+			w.start()
+			for range 4 {
+				w.tick()
+				w.settleDown()
+				if size := w.pool().Status.DesiredReplicas; size == nil || *size != 4 || w.marked() != 0 {
+					w.fail("%d pods are marked, the size is %v", w.marked(), ptr.Deref(size, -1))
+				}
+			}
+			if after := uidsOf(w.all()); !slices.Equal(before, after) {
+				w.fail("pods were %v, and are %v", before, after)
+			}
+		})
 	}
 }
 

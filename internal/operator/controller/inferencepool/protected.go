@@ -2,7 +2,6 @@ package inferencepool
 
 import (
 	"context"
-	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,66 +16,84 @@ type evictionMemory struct {
 	waitSince time.Time
 	recalled  bool
 	noRoom    string // why no pod could be created
-	// protected is how many pods the last budget protected, and known whether there was one. absentSince is since when there have been
-	// fewer pods than the pool wants; zero while there are not.
-	protected   int
-	known       bool
-	absentSince time.Time
+	// protected is how many pods the last budget protected, and known whether there was one. shortSince is since when fewer pods than that
+	// have a node; zero while as many have.
+	protected  int
+	known      bool
+	shortSince time.Time
 }
 
-// protected counts the pods that a disruption budget protects, up to the size of the pool: those that have a node and are there to stay,
-// and those that take the place of such pods that have gone, until they have a node too, or had none for nodeFor. Without
+// short reports whether the next eviction waits for the replacements of pods that have gone.
+func (m *evictionMemory) short() bool { return !m.shortSince.IsZero() }
+
+// protected counts the pods that a disruption budget protects, up to the size of the pool: those that have a node and are there to stay;
+// and as many others as were protected before, for nodeFor: they are the replacements of pods that have gone. Without
 // the second kind an evicted pod would count no more as soon as it is being deleted, and the budget would admit the next
-// eviction at once. A scale-up that finds no GPU forbids no evictions: its pods take no other's place. A process that has just
+// eviction at once. A scale-up that finds no GPU forbids no evictions: there were no such pods before. A process that has just
 // begun to lead takes all pods for replacements.
+//
+// A pod that goes keeps its GPU and its part of a quota until it has ended, so the time of its replacement begins then.
 //
 // Pods of spot instances that go away are not protected, because their nodes can end before a replacement serves.
 func (r *budget) protected(ctx context.Context) (int, error) {
 	size := chosenSize(r.scope, r.observed).now
-	placed, coming, absent := 0, 0, size
+	placed, nodeless, lost, ending := 0, 0, 0, false
 	for _, pod := range r.pods {
-		if !stays(pod) {
-			continue
-		}
-		absent--
-		if pod.Spec.NodeName != "" {
-			lost, err := r.onLostSpot(ctx, pod)
+		switch mark := markOf(pod); {
+		case !stays(pod):
+			if mark.Reason != "" && mark.Deadline.IsZero() && pod.DeletionTimestamp.IsZero() {
+				size-- // held by a person, and not replaced
+			}
+			ending = ending || r.ends(pod, mark)
+		case pod.Spec.NodeName == "":
+			nodeless++
+		default:
+			gone, err := r.onLostSpot(ctx, pod)
 			if err != nil {
 				return 0, err
 			}
-			if !lost {
+			if gone {
+				lost++
+			} else {
 				placed++
 			}
-		} else if r.within(pod.CreationTimestamp.Time) {
-			coming++
 		}
 	}
 	m := &r.memory.evictions
-	if absent <= 0 || m.noRoom != "" {
-		m.absentSince = time.Time{}
-	} else {
-		if m.absentSince.IsZero() {
-			m.absentSince = r.now
-		}
-		if r.within(m.absentSince) {
-			coming += absent
-		}
-	}
 	before := m.protected
 	if !m.known {
-		before = math.MaxInt
+		before = size - lost
 	}
-	m.protected, m.known = min(size, max(placed, min(before, placed+coming))), true
+	coming := size - placed - lost
+	if m.noRoom != "" && !ending {
+		coming = min(coming, nodeless)
+	}
+	if min(before, placed+coming) <= placed {
+		m.shortSince = time.Time{}
+	} else {
+		if m.shortSince.IsZero() || ending {
+			m.shortSince = r.now
+		}
+		if due := m.shortSince.Add(nodeFor); r.now.Before(due) {
+			r.wakeAt(due)
+		} else {
+			coming, m.shortSince = 0, time.Time{}
+		}
+	}
+	m.protected, m.known = max(0, min(size, max(placed, min(before, placed+coming)))), true
 	return m.protected, nil
 }
 
-// within reports whether nodeFor has not passed since a time, and has the pool reconciled when it has.
-func (r *budget) within(since time.Time) bool {
-	due := since.Add(nodeFor)
-	if !r.now.Before(due) {
+// ends reports whether a pod is about to end: it drains or terminates, and its time for that has not passed.
+func (r *budget) ends(pod *corev1.Pod, mark lifecycle.Mark) bool {
+	until := mark.Deadline
+	if !pod.DeletionTimestamp.IsZero() {
+		until = pod.DeletionTimestamp.Time // with the grace
+	}
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded || !r.now.Before(until) {
 		return false
 	}
-	r.wakeAt(due)
+	r.wakeAt(until)
 	return true
 }
 

@@ -1,6 +1,8 @@
 package inferencepool
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -52,10 +54,10 @@ func (r *sizing) lastSize() *int32 {
 	return r.pool.Status.DesiredReplicas
 }
 
-// staying counts the pods that are not on their way out.
+// staying counts the pods that are not on their way out, with those that are about to be adopted.
 func (r *sizing) staying() int {
 	n := 0
-	for _, pod := range r.pods {
+	for _, pod := range slices.Concat(r.pods, r.orphans) {
 		if stays(pod) {
 			n++
 		}
@@ -63,10 +65,11 @@ func (r *sizing) staying() int {
 	return n
 }
 
-// wantedSize takes spec.replicas, or else the decision of the autoscaler. Before its first one, the pool stays as it is.
+// wantedSize takes spec.replicas, or else the decision of the autoscaler. Before its first one, the pool stays as it is: a new one has the
+// pods that it has found.
 func (r *sizing) wantedSize() size {
 	a := &r.pool.Spec.Autoscaling
-	first := ptr.Deref(a.MinReplicas, v1alpha1.DefaultMinReplicas)
+	first := max(ptr.Deref(a.MinReplicas, v1alpha1.DefaultMinReplicas), int32(r.staying()))
 	out := size{now: int(ptr.Deref(r.lastSize(), first))}
 	if r.pool.Spec.Replicas != nil {
 		out.now = int(*r.pool.Spec.Replicas)
