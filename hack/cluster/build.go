@@ -122,7 +122,8 @@ func (c *cluster) command(ctx context.Context, report *progress, dir, name strin
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if report != nil {
 		cmd.Stderr = report
-		cmd.Env = append(cmd.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -v"), "GOGC=off", "GOMEMLIMIT=2GiB") // as hack/kube/build.sh has it
+		flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -v")
+		cmd.Env = append(cmd.Env, "GOFLAGS="+flags, "GOGC=off", "GOMEMLIMIT=2GiB") // as hack/kube/build.sh has it
 	}
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)

@@ -193,8 +193,8 @@ func (r *budget) onSpot(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	return false, nil
 }
 
-// recallRoom remembers for the next budget why no pod could be created; "" when nothing kept the operator from it, or a pod ends, which makes
-// room.
+// recallRoom remembers for the next budget why no pod could be created; "" when nothing kept the operator from it, or when a pod is about
+// to end, which makes room.
 func (r *podKeeper) recallRoom(err error) {
 	before, of := r.memory.evictions.noRoom, &budget{r.scope, r.observed}
 	switch {
