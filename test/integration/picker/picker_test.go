@@ -92,7 +92,7 @@ var _ = Describe("A picker in a cluster", func() {
 		}
 		w.label(ctx, a, v1alpha1.LabelDrain, "")
 		Eventually(asked, patience).Should(HavePrefix("a"))
-		Expect(acknowledged()).To(BeFalse())
+		Eventually(acknowledged, patience).Should(BeFalse(), "it reports after it has begun to choose the pod again")
 
 		By("following a policy within a second")
 		policy := &v1alpha1.RoutingPolicy{}
