@@ -176,10 +176,19 @@ func TestALife(t *testing.T) {
 	}
 	p = until(t, c, "p", "ready", isReady)
 
+	if err := os.WriteFile(notes+".unready", nil, 0o600); err != nil { // it stays unready for as long as it takes to be seen
+		t.Fatal(err)
+	}
 	if err := r.Kill(p.UID, "main"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, c, "p", "unready", func(p *corev1.Pod) bool { return !isReady(p) })
+	p = until(t, c, "p", "restarted", func(p *corev1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount > 0 })
+	if isReady(p) {
+		t.Error("ready before it has answered its probe again")
+	}
+	if err := os.Remove(notes + ".unready"); err != nil {
+		t.Fatal(err)
+	}
 	p = until(t, c, "p", "ready again", isReady)
 	if n := p.Status.ContainerStatuses[0].RestartCount; n != 1 {
 		t.Errorf("%d restarts", n)

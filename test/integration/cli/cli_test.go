@@ -107,7 +107,7 @@ var _ = Describe("Pods and rollouts", func() {
 		refused(ctx, "--all pauses", "rollout", "pause", "m")
 
 		By("telling how far it is")
-		status, out, errs := cli(ctx, "", "rollout", "status", "chat", "--timeout", "1s")
+		status, out, errs := cli(ctx, "", "rollout", "status", "chat", "--timeout", "4s") // the first look is within it
 		Expect(status).To(Equal(1))
 		Expect(errs).To(ContainSubstring("not done in time"))
 		Expect(out).To(ContainSubstring("Waiting"))
