@@ -19,6 +19,7 @@ import (
 // pickerConfig is how a picker is started. The zero value is one that asks engines for tokens and takes its defaults.
 type pickerConfig struct {
 	files    bool     // the picker has the model's files and tokenizes in process
+	source   string   // of the tokenizer; empty for Directory with files, and Engine without
 	spec     string   // YAML inserted into the pool's spec, indented by two spaces
 	policy   string   // YAML inserted into the policy's spec, indented by two spaces
 	flags    []string // more of the picker
@@ -80,6 +81,9 @@ func startPicker(t *testing.T, engines []*engine, config pickerConfig) *picker {
 	if config.files {
 		source = "{type: Directory, directory: {path: " + filepath.Base(engines[0].dir) + "}}"
 	}
+	if config.source != "" {
+		source = config.source
+	}
 	spec := config.spec
 	if ranks := engines[0].config.ranks; ranks > 1 {
 		spec += fmt.Sprintf("  engine: {dataParallel: {ranks: %d}}\n", ranks)
@@ -128,7 +132,7 @@ func startReporter(t *testing.T, e *engine, events, report int) (wait string) {
 	log := &logger{}
 	process := exec.Command(program(t, "reporter"), "--pod", e.uid, "--insecure", "--events-listen", fmt.Sprintf("127.0.0.1:%d", events),
 		"--replay", fmt.Sprintf("127.0.0.1:%d", e.replay), "--pickers", fmt.Sprintf("127.0.0.1:%d", report),
-		"--engine-metrics", e.url+"/metrics", "--drain-address", drain, "--drain-settle", "100ms", "--status-address", fmt.Sprintf("127.0.0.1:%d", freePort(t, 1)))
+		"--engine-metrics", e.url+"/metrics", "--model-dir", e.dir, "--drain-address", drain, "--drain-settle", "100ms", "--status-address", fmt.Sprintf("127.0.0.1:%d", freePort(t, 1)))
 	process.Stdout, process.Stderr = log, log
 	if err := process.Start(); err != nil {
 		t.Fatal(err)

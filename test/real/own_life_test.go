@@ -3,6 +3,7 @@ package real
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -90,8 +91,9 @@ func TestAReporterStandsBetween(t *testing.T) {
 	for i, events := range []int{first, second} {
 		waits = append(waits, startReporter(t, engines[i], events, report))
 	}
+	reports := []string{"--report-insecure", "--report-address", fmt.Sprintf("127.0.0.1:%d", report)}
 	start := func(t *testing.T, engines []*engine) *picker {
-		return startPicker(t, engines, pickerConfig{files: true, reporter: true, flags: []string{"--report-insecure", "--report-address", fmt.Sprintf("127.0.0.1:%d", report)}})
+		return startPicker(t, engines, pickerConfig{files: true, reporter: true, flags: reports})
 	}
 	t.Run("both", func(t *testing.T) {
 		p := start(t, engines)
@@ -109,6 +111,20 @@ func TestAReporterStandsBetween(t *testing.T) {
 			t.Skipf("vLLM %s tells no windows", run.release)
 		}
 		start(t, engines[1:]).judgeWindows(t)
+	})
+	t.Run("files of the model from the reporter", func(t *testing.T) {
+		p := startPicker(t, engines[:1], pickerConfig{files: true, source: "{type: Auto}", reporter: true, flags: reports})
+		p.until("the files are used", func() error {
+			s, err := p.status()
+			if c := s.conditions["TokensExact"]; err != nil || c.Status != "True" || !strings.Contains(c.Message, "files from the reporter") {
+				return fmt.Errorf("TokensExact is %+v, %w", c, err)
+			}
+			return nil
+		})
+		verdict(t, p.repeated(chat("from the reporter", say("user", text("from the reporter", 300)))))
+		if a := p.send(chat("from the reporter", say("user", text("another", 300)))); a.tokens != "exact" {
+			verdict(t, fmt.Errorf("tokens are %q", a.tokens))
+		}
 	})
 }
 
