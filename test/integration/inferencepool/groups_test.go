@@ -48,13 +48,14 @@ var _ = Describe("a pool of groups of pods", Ordered, func() {
 				})).To(Succeed())
 			}
 		}
+		decided.Store(types.NamespacedName{Namespace: namespace, Name: "llama"}, 2)
 		Expect(api.Create(ctx, &v1alpha1.InferencePool{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "llama"},
 			Spec: v1alpha1.InferencePoolSpec{
 				Model:       v1alpha1.Model{Name: "m"},
 				Selector:    v1alpha1.PodSelector{MatchLabels: map[string]v1alpha1.LabelValue{"app": "llama"}},
 				Adoption:    &v1alpha1.Adoption{ScaleTargetRef: v1alpha1.ScaleTarget{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: "llama"}},
-				Autoscaling: v1alpha1.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: 2},
+				Autoscaling: v1alpha1.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: 5},
 			},
 		})).To(Succeed())
 
@@ -100,13 +101,14 @@ var _ = Describe("a pool of groups of pods", Ordered, func() {
 			},
 		}
 		Expect(api.Create(ctx, deployment)).To(Succeed())
+		decided.Store(types.NamespacedName{Namespace: namespace, Name: "plain"}, 2)
 		Expect(api.Create(ctx, &v1alpha1.InferencePool{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"},
 			Spec: v1alpha1.InferencePoolSpec{
 				Model:       v1alpha1.Model{Name: "m"},
 				Selector:    v1alpha1.PodSelector{MatchLabels: map[string]v1alpha1.LabelValue{"app": "plain"}},
 				Adoption:    &v1alpha1.Adoption{ScaleTargetRef: v1alpha1.ScaleTarget{APIVersion: "apps/v1", Kind: "Deployment", Name: "plain"}},
-				Autoscaling: v1alpha1.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: 2},
+				Autoscaling: v1alpha1.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: 5},
 			},
 		})).To(Succeed())
 		Eventually(func(g Gomega) int32 {

@@ -32,6 +32,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/test/kube"
 )
@@ -77,7 +78,7 @@ var _ = BeforeSuite(func() {
 	})
 	Expect(err).NotTo(HaveOccurred())
 	r := &inferencepool.Reconciler{
-		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Clock: clock.RealClock{}, Pickers: people, Engines: people,
+		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Clock: clock.RealClock{}, Pickers: people, Engines: people, Sizer: &decided,
 		Recorder: mgr.GetEventRecorder("inferencepool"), ReporterImage: "reporter:v1", Version: "v1", NodeSignals: true,
 		Children: func() resources.Config {
 			return resources.Config{PickerImage: "picker:v1", Operator: types.NamespacedName{Namespace: "kvasir", Name: "manager"}, GIE: gateways.Load(), Routes: gateways.Load(), Provisioning: provisioning.Load()}
@@ -92,6 +93,20 @@ var _ = BeforeSuite(func() {
 		Expect(<-ended).To(Succeed())
 	})
 })
+
+// decided are the sizes of the pools for which the autoscaler has decided one.
+var decided sizes
+
+type sizes struct{ sync.Map }
+
+// Decision implements inferencepool.Sizer.
+func (s *sizes) Decision(pool types.NamespacedName) (scaling.Decision, bool) {
+	n, ok := s.Load(pool)
+	if !ok {
+		return scaling.Decision{}, false
+	}
+	return scaling.Decision{Size: n.(int), Wanted: n.(int), Reason: scaling.LowUtilization}, true
+}
 
 // written counts the writes of the controller, by namespace. Events and leases are none of the state.
 type written struct {
