@@ -37,12 +37,12 @@ func (m *evictionMemory) short() bool { return !m.shortSince.IsZero() }
 // Pods of spot instances that go away are not protected, because their nodes can end before a replacement serves.
 func (r *budget) protected(ctx context.Context) (int, error) {
 	size := chosenSize(r.scope, r.observed).now
-	placed, nodeless, lost, ending := 0, 0, 0, false
+	placed, nodeless, lost, held, ending := 0, 0, 0, 0, false
 	for _, pod := range r.pods {
 		switch mark := markOf(pod); {
 		case !stays(pod):
 			if mark.Reason != "" && mark.Deadline.IsZero() && pod.DeletionTimestamp.IsZero() {
-				size-- // held by a person, and not replaced
+				held++ // by a person
 			}
 			ending = ending || r.ends(pod, mark)
 		case pod.Spec.NodeName == "":
@@ -62,9 +62,9 @@ func (r *budget) protected(ctx context.Context) (int, error) {
 	m := &r.memory.evictions
 	before := m.protected
 	if !m.known {
-		before = size - lost
+		before = size - lost - held
 	}
-	coming := size - placed - lost
+	coming := size - placed - lost - held // nothing takes the place of a pod that is held, unless it is there already
 	if m.noRoom != "" && !ending {
 		coming = min(coming, nodeless)
 	}

@@ -186,6 +186,15 @@ func TestAPodThatAPersonHoldsIsNotWaitedFor(t *testing.T) {
 	w.must(w.api.Update(context.Background(), held))
 	w.settleDown()
 	w.expectEvictable(1, "rollout.maxSurge")
+	// Where others have its place, they are protected as ever.
+	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To(int32(4)) })
+	w.serve()
+	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To(int32(3)) })
+	w.settleDown()
+	if n := len(w.all()); n != 4 {
+		w.fail("%d pods", n)
+	}
+	w.expectEvictable(1, "rollout.maxSurge")
 }
 
 // A pod without a node goes from island to island, each time as a new one. What counts is how long the pool has been short of it.
