@@ -35,21 +35,6 @@ type Library struct {
 	pools map[string]*poolFiles // guarded by mu
 }
 
-// Proof is how far the ids that are made with files equal the engines'. Better is more.
-type Proof int
-
-// The proofs.
-const (
-	// ProofFailed: none are equal, or the files cannot be used.
-	ProofFailed Proof = iota - 2
-	// ProofPartly: those of texts or of chats are equal.
-	ProofPartly
-	// ProofNone: they were not compared.
-	ProofNone
-	// ProofExact: all are equal.
-	ProofExact
-)
-
 const (
 	// barMin and barMax bound the time for which a pod is not asked that has failed; it doubles with each failure.
 	barMin, barMax = 15 * time.Second, 10 * time.Minute
@@ -72,7 +57,7 @@ type poolFiles struct {
 
 // proven is what is known of files by their hash.
 type proven struct {
-	Proof
+	modelfiles.Proof
 	at time.Time
 }
 
@@ -94,11 +79,11 @@ func (p *poolFiles) pod(name string) *podFiles {
 }
 
 // proof is what is known of files.
-func (p *poolFiles) proof(hash string, now time.Time) Proof {
-	if known := p.proofs[hash]; known.Proof == ProofExact || now.Sub(known.at) < refutedFor {
+func (p *poolFiles) proof(hash string, now time.Time) modelfiles.Proof {
+	if known := p.proofs[hash]; known.Proof == modelfiles.ProofExact || now.Sub(known.at) < refutedFor {
 		return known.Proof
 	}
-	return ProofNone
+	return modelfiles.ProofNone
 }
 
 // best is the hash to have: by its proof, then by the number of pods that offer it; of those with as many, the one that is held, and
@@ -181,13 +166,13 @@ func (f *Library) Keep(pods map[string]string) {
 		maps.DeleteFunc(p.pods, func(pod string, _ *podFiles) bool { return pods[pod] != name })
 		if len(p.pods) != before {
 			// What was wrong might have been so for the engines that left.
-			maps.DeleteFunc(p.proofs, func(hash string, known proven) bool { return known.Proof != ProofExact })
+			maps.DeleteFunc(p.proofs, func(hash string, known proven) bool { return known.Proof != modelfiles.ProofExact })
 		}
 	}
 }
 
 // Proved reports how far the files that are held were proven. Files that were found wrong are replaced by others that a pod offers.
-func (f *Library) Proved(pool, hash string, proof Proof) {
+func (f *Library) Proved(pool, hash string, proof modelfiles.Proof) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := f.pools[pool]
@@ -208,10 +193,10 @@ func (f *Library) Proved(pool, hash string, proof Proof) {
 	for _, pod := range p.pods {
 		switch {
 		case pod.hash != hash:
-		case proof == ProofFailed:
+		case proof == modelfiles.ProofFailed:
 			pod.failure = "its files do not give the tokens of the engines"
 			pod.barred = now.Add(pod.bar.Next())
-		case proof == ProofExact:
+		case proof == modelfiles.ProofExact:
 			pod.failure = ""
 			pod.bar.Reset()
 		}
@@ -238,7 +223,7 @@ func (f *Library) offered(pool string, o *FilesOffer) (wanted, held bool) {
 	p, now := f.at(pool), time.Now()
 	pod := p.pod(o.GetPod())
 	pod.hash = o.GetHash()
-	if held = pod.hash == p.hash; held && p.proof(p.hash, now) != ProofFailed {
+	if held = pod.hash == p.hash; held && p.proof(p.hash, now) != modelfiles.ProofFailed {
 		pod.failure = ""
 	}
 	wanted = !held && p.taking == "" && !now.Before(pod.barred) && p.best(now) == o.GetHash()

@@ -119,18 +119,18 @@ func TestFilesThatWereProvenStay(t *testing.T) {
 	if held, _ := h.offer("c", right); held {
 		t.Fatal("the files of one pod replace those of two that nothing speaks against")
 	}
-	h.library.Proved("p", right.Hash(), ProofExact) // it is not held, so that it cannot have been proven
+	h.library.Proved("p", right.Hash(), modelfiles.ProofExact) // it is not held, so that it cannot have been proven
 	if held, _ := h.offer("c", right); held {
 		t.Fatal("a proof of other files counts")
 	}
-	h.library.Proved("p", wrong.Hash(), ProofFailed)
+	h.library.Proved("p", wrong.Hash(), modelfiles.ProofFailed)
 	if has := h.library.Held("p"); has.Failed != 2 || has.FailedPod != "a" || !strings.Contains(has.Failure, "do not give the tokens") {
 		t.Errorf("held %+v", has)
 	}
 	if held, _ := h.offer("c", right); !held {
 		t.Fatal("the next pod's files are not tried")
 	}
-	h.library.Proved("p", right.Hash(), ProofExact)
+	h.library.Proved("p", right.Hash(), modelfiles.ProofExact)
 	h.unbar()
 	for i := range 5 { // other files each time, of most pods
 		lie := setOf(fmt.Sprint("lie ", i))
@@ -141,13 +141,13 @@ func TestFilesThatWereProvenStay(t *testing.T) {
 		}
 	}
 	// Engines of a new revision: the proof fails, and the files of the new pods are tried.
-	h.library.Proved("p", right.Hash(), ProofPartly)
+	h.library.Proved("p", right.Hash(), modelfiles.ProofPartly)
 	h.offer("b", setOf("new"))
 	if held, _ := h.offer("a", setOf("new")); !held {
 		t.Error("files of a new revision are not tried")
 	}
 	// When they are worse, the earlier ones return.
-	h.library.Proved("p", setOf("new").Hash(), ProofFailed)
+	h.library.Proved("p", setOf("new").Hash(), modelfiles.ProofFailed)
 	if held, _ := h.offer("c", right); !held {
 		t.Error("what was proven in part does not return")
 	}

@@ -178,8 +178,8 @@ func noteOf(held *rpc.HeldFiles, names map[string]string) string {
 }
 
 // proved passes on how far files from reporters were proven.
-func (a *app) proved(namespace, pool, hash string, proof int) {
-	a.library.Proved(namespace+"/"+pool, hash, rpc.Proof(proof))
+func (a *app) proved(namespace, pool, hash string, proof modelfiles.Proof) {
+	a.library.Proved(namespace+"/"+pool, hash, proof)
 }
 
 // newHub makes what downloads models' files; nil where nothing is downloaded.

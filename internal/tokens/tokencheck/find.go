@@ -115,25 +115,26 @@ func (k *keeper) judge(f *Files, found finding) (again bool) {
 	if hash == "" {
 		return false
 	}
-	proof := 0
+	proof := modelfiles.ProofNone
 	switch found.State {
 	case Exact:
-		proof = 1
+		proof = modelfiles.ProofExact
 	case TextsOnly:
-		proof = -1
+		proof = modelfiles.ProofPartly
 	case Failed:
-		if proof = -2; found.texts || found.chats {
-			proof = -1
+		if proof = modelfiles.ProofFailed; found.texts || found.chats {
+			proof = modelfiles.ProofPartly
 		}
 	case FilesMissing, TokenizerUnsupported:
-		proof = -2
+		proof = modelfiles.ProofFailed
 	case Starting, NoFiles, Unproven:
 		return false
 	}
 	k.config.Proved(k.namespace, k.name, hash, proof)
-	if proof > 0 || found.State == TextsOnly {
+	exact := proof == modelfiles.ProofExact
+	if exact || found.State == TextsOnly {
 		k.refuted = refuted{}
-		if proof > 0 && k.prefersReporters(f, hash) {
+		if exact && k.prefersReporters(f, hash) {
 			k.want(modelfiles.Repository{}) // the hub is not asked for what is not needed
 		}
 		return false

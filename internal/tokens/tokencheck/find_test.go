@@ -231,7 +231,7 @@ func TestFilesOfReportersComeFirst(t *testing.T) {
 		state        State
 		texts, chats bool
 		origin       string
-		proof        int
+		proof        modelfiles.Proof
 	}{
 		"right, no hub":                {noHub, full, "", Exact, true, true, "from a reporter", 1},
 		"wrong, no hub":                {noHub, other, "", Failed, true, false, "from a reporter", -1},

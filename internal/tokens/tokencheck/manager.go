@@ -98,9 +98,8 @@ type Config struct {
 	Publish func(namespace, pool string, exact *picker.Exact)
 	// Handed returns the files that reporters of a pool have sent; nil is not called.
 	Handed func(namespace, pool string) Handed
-	// Proved is called when files that reporters have sent were compared with the engines: 1 if all ids are equal, -1 if those of
-	// texts or chats are, -2 if none are, or if the files cannot be used. It is called again with each comparison; nil is not called.
-	Proved func(namespace, pool, hash string, proof int)
+	// Proved is called each time that files which reporters have sent were compared with the engines; nil is not called.
+	Proved func(namespace, pool, hash string, proof modelfiles.Proof)
 	// Want is called when a pool wants the files of another repository of a model hub than before, and with the zero value when it
 	// wants none any more; nil is not called.
 	Want func(namespace, pool string, r modelfiles.Repository)
@@ -181,7 +180,7 @@ func New(c Config) *Manager {
 		c.Handed = func(string, string) Handed { return Handed{} }
 	}
 	if c.Proved == nil {
-		c.Proved = func(string, string, string, int) {}
+		c.Proved = func(string, string, string, modelfiles.Proof) {}
 	}
 	if c.Fetched == nil {
 		c.Fetched = func(modelfiles.Repository) (string, string, error) {

@@ -151,14 +151,14 @@ type house struct {
 	mu        sync.Mutex
 	published *picker.Exact
 	handed    modelfiles.Set
-	proofs    map[string]int // of files that were handed over, by their hash
+	proofs    map[string]modelfiles.Proof // of files that were handed over, by their hash
 }
 
 func newHouse(files Files, pods ...string) *house {
 	h := &house{
 		engines: &engines{identity: map[string]Identity{}, prompts: map[string]*chatprompt.Prompter{}, asked: map[string]int{}},
 		pool:    Pool{Namespace: "n", Name: "p", Model: "m", APIKey: "key", Files: files},
-		proofs:  map[string]int{},
+		proofs:  map[string]modelfiles.Proof{},
 	}
 	h.pods(pods...)
 	h.Manager = New(Config{
@@ -176,7 +176,7 @@ func newHouse(files Files, pods ...string) *house {
 			}
 			return Handed{Set: h.handed, Hash: h.handed.Hash(), Note: "from a reporter"}
 		},
-		Proved: func(_, _, hash string, proof int) {
+		Proved: func(_, _, hash string, proof modelfiles.Proof) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.proofs[hash] = proof
