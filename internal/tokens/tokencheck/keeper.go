@@ -49,6 +49,7 @@ type identified struct {
 
 // answers are those of an engine to all cases.
 type answers struct {
+	number  uint64 // of the probe, from 1
 	replies []reply
 	at      time.Time
 	epoch   string // of the engine's endpoint
@@ -228,20 +229,18 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 		}
 		return finding{State: Unproven, message: "no engine has said what it is yet"}
 	}
-	cases := Cases(pool.Model)
+	cases := sync.OnceValue(func() []Case { return Cases(pool.Model) })
 	for _, id := range present {
 		if err := k.answer(ctx, pool, id, cases); err != nil {
 			return finding{State: Unproven, message: "no engine has answered the probe: " + err.Error()}
 		}
 	}
-	made := *exact
-	found = k.compare(ctx, cases, present, &made)
-	if (found.State == Failed || made.Unproven != 0) && k.outvote(ctx, pool, present, cases) {
-		made = *exact
-		found = k.compare(ctx, cases, present, &made)
+	last := k.comparison(ctx, pool, present, cases)
+	if (last.found.State == Failed || last.unproven != 0) && k.outvote(ctx, pool, present, cases) {
+		last = k.comparison(ctx, pool, present, cases)
 	}
-	*exact = made
-	return found
+	exact.Texts, exact.Chats, exact.Unproven, exact.APIs = last.texts, last.chats, last.unproven, last.apis
+	return last.found
 }
 
 // same is the present status as a finding.
@@ -250,66 +249,11 @@ func (k *keeper) same() finding {
 	return finding{State: s.State, message: s.Message, texts: s.Texts, chats: s.Chats}
 }
 
-// compare compares ids made here with the answers of all engines. Where some differ, the settings of the engine that
-// cannot be asked for are tried: for texts and for chats, the first with which the fewest kinds differ is kept.
-func (k *keeper) compare(ctx context.Context, cases []Case, present []Identity, exact *picker.Exact) finding {
-	var texts, chats Verdict
-	var textsBy, chatsBy picker.Prompter
-	for i, s := range settings {
-		if s.ofClass && k.model.tokenizer.OfClass() == nil {
-			continue // the same again
-		}
-		prompter := k.model.prompter(common(present), s)
-		var t, c Verdict
-		for j, id := range present {
-			t2, c2, err := compare(ctx, cases, k.answers[id].replies, prompter)
-			switch {
-			case err != nil:
-				return finding{State: Unproven, message: err.Error()}
-			case j == 0:
-				t, c = t2, c2
-			default:
-				t.add(&t2)
-				c.add(&c2)
-			}
-		}
-		c.Missing = prompter.Chats()
-		if i == 0 || t.better(&texts) {
-			texts, textsBy = t, prompter
-		}
-		if i == 0 || c.better(&chats) {
-			chats, chatsBy = c, prompter
-		}
-		if texts.settled() && chats.settled() {
-			break
-		}
-	}
-	out := finding{texts: texts.Proven(), chats: chats.Proven(), message: fmt.Sprintf("texts: %s; chats: %s", &texts, &chats)}
-	if out.texts {
-		exact.Texts = textsBy
-		exact.Unproven |= texts.Unproven()
-	}
-	if out.chats {
-		exact.Chats = chatsBy
-		exact.Unproven |= chats.Unproven()
-		exact.APIs = chats.APIs()
-	}
-	switch {
-	case out.texts && out.chats:
-		out.State = Exact
-	case out.texts && chats.Missing != nil:
-		out.State = TextsOnly
-	default:
-		out.State = Failed
-	}
-	return out
-}
-
 // answer lets an engine of an identity answer the cases, unless one has recently that is still there: those that replace
 // it might have been started with another template. While an engine is there that has outvoted another one, only it
 // is asked. When none answers, what one has answered before still counts, and they
 // are asked again with the next look.
-func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Case) error {
+func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases func() []Case) error {
 	before, answered := k.answers[id]
 	there := slices.ContainsFunc(pool.Endpoints, func(ep endpoint.Endpoint) bool { return ep.Epoch() == before.epoch })
 	if answered && there && time.Since(before.at) < proveEvery {
@@ -323,7 +267,7 @@ func (k *keeper) answer(ctx context.Context, pool *Pool, id Identity, cases []Ca
 			continue
 		}
 		var got answers
-		if got, err = k.askEngine(ctx, pool, ep, cases); err == nil {
+		if got, err = k.askEngine(ctx, pool, ep, cases()); err == nil {
 			got.outvoted = there && before.outvoted
 			k.answers[id] = got
 			return nil
@@ -348,8 +292,9 @@ func (k *keeper) askEngine(ctx context.Context, pool *Pool, ep *endpoint.Endpoin
 	}
 	k.mu.Lock()
 	k.status.Probes++
+	number := k.status.Probes
 	k.mu.Unlock()
-	return answers{replies: replies, at: time.Now(), epoch: ep.Epoch()}, nil
+	return answers{number: number, replies: replies, at: time.Now(), epoch: ep.Epoch()}, nil
 }
 
 // identify asks the engines what they are that have not said so recently, and lists the identities there are, in order.

@@ -21,7 +21,8 @@ type model struct {
 	tokenizer *tokenizer.Tokenizer
 	cache     *tokenizer.Cache
 	prompters map[making]*chatprompt.Prompter
-	failure   finding // why there is no tokenizer
+	compared  comparison // the last one
+	failure   finding    // why there is no tokenizer
 }
 
 // making is what a Prompter depends on besides files.

@@ -22,7 +22,7 @@ const (
 // template. It asks two other engines of each identity with three or more. If these two agree with each other and not with the
 // first, their answers replace its answers. With two engines, nothing says which of them is wrong. It reports whether answers
 // were replaced.
-func (k *keeper) outvote(ctx context.Context, pool *Pool, present []Identity, cases []Case) (replaced bool) {
+func (k *keeper) outvote(ctx context.Context, pool *Pool, present []Identity, cases func() []Case) (replaced bool) {
 	now := time.Now()
 	for _, id := range present {
 		first := k.answers[id]
@@ -70,12 +70,12 @@ func (k *keeper) of(pool *Pool, id Identity, first *endpoint.Endpoint) (engines 
 }
 
 // askOthers lets engines answer the cases until there are opinions.
-func (k *keeper) askOthers(ctx context.Context, pool *Pool, engines []*endpoint.Endpoint, cases []Case) (others []answers) {
+func (k *keeper) askOthers(ctx context.Context, pool *Pool, engines []*endpoint.Endpoint, cases func() []Case) (others []answers) {
 	for _, ep := range engines[:min(mostAsked, len(engines))] {
 		if len(others) == opinions-1 {
 			break
 		}
-		if got, err := k.askEngine(ctx, pool, ep, cases); err == nil {
+		if got, err := k.askEngine(ctx, pool, ep, cases()); err == nil {
 			others = append(others, got)
 		}
 	}
