@@ -80,8 +80,8 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		Children: func() resources.Config {
 			return resources.Config{
 				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel, Version: version.Get().Version,
-				HubEndpoint: o.hubEndpoint,
-				GIE:         optional.there(resources.GIEKind), Routes: optional.there(resources.RouteKind),
+				HubEndpoint: o.hubEndpoint, HubAuthorities: o.hubAuthorities,
+				GIE: optional.there(resources.GIEKind), Routes: optional.there(resources.RouteKind),
 				CertManager: optional.there(resources.CertificateKind), Provisioning: optional.there(resources.ProvisioningKind),
 				Traffic: resources.Traffic{
 					DestinationRule:      optional.there(resources.DestinationRuleKind),

@@ -36,6 +36,8 @@ type options struct {
 
 	// hubEndpoint is the URL of the model hub for pickers; empty for none.
 	hubEndpoint string
+	// hubAuthorities are certificates in PEM that sign the hub's; empty for none.
+	hubAuthorities string
 
 	// account is the operator's own, and token the file with what proves it to pickers.
 	account types.NamespacedName
@@ -91,6 +93,7 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 			}
 			return err
 		})
+	f.StringVar(&o.hubAuthorities, "hub-ca", "", "certificates of authorities that sign the hub's, in `PEM`; pickers trust them besides those of their image")
 	f.Func("service-account", "`NAMESPACE/NAME` of the operator's own service account, to which pickers send their state (required)",
 		func(s string) error {
 			namespace, name, ok := strings.Cut(s, "/")
@@ -137,6 +140,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	o.logLevel, known = logging.Levels[level]
 	_, pickerKnown := logging.Levels[o.pickerLogLevel]
 	_, reporterKnown := logging.Levels[o.reporterLogLevel]
+	if err := o.checkHub(); err != nil {
+		return fmt.Errorf("--hub-ca: %w", err)
+	}
 	switch {
 	case f.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
@@ -160,4 +166,19 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return errors.New("--service-account is required: pickers accept only this account")
 	}
 	return nil
+}
+
+// checkHub reads the certificates of the hub's authorities. No message has them: a private key can be among them by mistake.
+func (o *options) checkHub() error {
+	if o.hubAuthorities == "" {
+		return nil
+	}
+	if !strings.HasPrefix(o.hubEndpoint, "https://") {
+		return errors.New("it needs an https --hub-endpoint")
+	}
+	authorities, err := hub.ParseAuthorities(o.hubAuthorities)
+	if err == nil {
+		o.hubAuthorities = authorities.String()
+	}
+	return err
 }

@@ -34,6 +34,9 @@ func TestFlags(t *testing.T) {
 		"KEDA with certificates":    {args: append(slices.Clone(images), "--keda-address=:1", "--keda-cert-dir=/c", "--keda-client-ca=/ca")},
 		"a hub":                     {args: append(slices.Clone(images), "--hub-endpoint=https://huggingface.co")},
 		"a hub that is no URL":      {args: append(slices.Clone(images), "--hub-endpoint=huggingface.co"), want: "want https://"},
+		"an authority, and no hub":  {args: append(slices.Clone(images), "--hub-ca=x"), want: "--hub-ca: it needs an https"},
+		"an authority over http":    {args: append(slices.Clone(images), "--hub-endpoint=http://h", "--hub-ca=x"), want: "--hub-ca: it needs an https"},
+		"no authority":              {args: append(slices.Clone(images), "--hub-endpoint=https://h", "--hub-ca=x"), want: "--hub-ca: there is no certificate"},
 		"a wrong flag alone":        {args: []string{"--log-format=xml"}, want: "--log-format"},
 		"an argument":               {args: append(slices.Clone(images), "now"), want: "unexpected argument"},
 	} {
@@ -75,7 +78,7 @@ func TestEveryFlagIsSetByTheChartOrIsListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := map[string]bool{}
-	for _, found := range regexp.MustCompile(`(?m)^ +- --([a-z-]+)=`).FindAllStringSubmatch(string(text), -1) {
+	for _, found := range regexp.MustCompile(`(?m)^ +- "?--([a-z-]+)=`).FindAllStringSubmatch(string(text), -1) {
 		set[found[1]] = true
 	}
 	var help bytes.Buffer

@@ -5,20 +5,24 @@ import (
 	"flag"
 	"fmt"
 	neturl "net/url"
+	"os"
+	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/tokens/hub"
 )
 
 // hubOptions are the flags of the model hub.
 type hubOptions struct {
-	address, tokenFile, cache string
+	address, tokenFile, cache, ca string
 
-	endpoint *neturl.URL // of address; nil without one
+	endpoint    *neturl.URL      // of address; nil without one
+	authorities *hub.Authorities // of ca; nil without one
 }
 
 func (o *hubOptions) flags(f *flag.FlagSet) {
 	f.StringVar(&o.address, "hub-endpoint", "", "`URL` of the model hub from which tokenizers of the types Auto and Hub are downloaded, such as https://huggingface.co or a mirror; empty downloads nothing")
 	f.StringVar(&o.tokenFile, "hub-token-file", "", "`file` with a token of the hub, for repositories whose pool names no token; read again when it is needed")
+	f.StringVar(&o.ca, "hub-ca", "", "`file` with certificates of authorities that sign the hub's, in PEM, or their text; those of the system are trusted as well. Read at the start")
 	f.StringVar(&o.cache, "hub-cache", "", "`directory` for the files, in the layout of the Hugging Face cache; at most 1 GiB. Without --hub-endpoint, only files that are in it are used")
 }
 
@@ -30,6 +34,9 @@ func (o *hubOptions) check() (err error) {
 		if o.tokenFile != "" {
 			return errors.New("--hub-token-file needs --hub-endpoint")
 		}
+		if o.ca != "" {
+			return errors.New("--hub-ca needs --hub-endpoint")
+		}
 		return nil
 	}
 	if o.endpoint, err = hub.ParseEndpoint(o.address); err != nil {
@@ -40,6 +47,28 @@ func (o *hubOptions) check() (err error) {
 	}
 	if o.tokenFile != "" && !hub.Private(o.endpoint) {
 		return errors.New("--hub-token-file needs an https --hub-endpoint: over http, others could read the token")
+	}
+	return o.checkAuthorities()
+}
+
+func (o *hubOptions) checkAuthorities() error {
+	if o.ca == "" {
+		return nil
+	}
+	if o.endpoint.Scheme != "https" {
+		return errors.New("--hub-ca needs an https --hub-endpoint: over http, no certificate is looked at")
+	}
+	text := o.ca
+	if !strings.Contains(text, "-----BEGIN") {
+		data, err := os.ReadFile(o.ca)
+		if err != nil {
+			return fmt.Errorf("--hub-ca: %w", err)
+		}
+		text = string(data)
+	}
+	var err error
+	if o.authorities, err = hub.ParseAuthorities(text); err != nil {
+		return fmt.Errorf("--hub-ca: %w", err)
 	}
 	return nil
 }

@@ -142,20 +142,24 @@ func TestFlagsAboutTheHubAreChecked(t *testing.T) {
 		args []string
 		want string
 	}{
-		"all":                   {[]string{"--hub-endpoint", "https://h/x", "--hub-cache", "c", "--hub-token-file", "t"}, ""},
-		"a cache alone":         {[]string{"--hub-cache", "c"}, ""},
-		"a mirror":              {[]string{"--hub-endpoint", "http://mirror", "--hub-cache", "c"}, ""},
-		"no cache":              {[]string{"--hub-endpoint", "https://h"}, "needs --hub-cache"},
-		"a token and no hub":    {[]string{"--hub-token-file", "t"}, "needs --hub-endpoint"},
-		"a token in clear":      {[]string{"--hub-endpoint", "http://mirror", "--hub-cache", "c", "--hub-token-file", "t"}, "needs an https"},
-		"no URL":                {[]string{"--hub-endpoint", "huggingface.co", "--hub-cache", "c"}, "want https://"},
-		"a token in the URL":    {[]string{"--hub-endpoint", "https://hf_secret@h", "--hub-cache", "c"}, "no user"},
-		"a token in no URL too": {[]string{"--hub-endpoint", "https://hf_secret@h:x", "--hub-cache", "c"}, "not a URL"},
+		"all":                            {[]string{"--hub-endpoint", "https://h/x", "--hub-cache", "c", "--hub-token-file", "t"}, ""},
+		"a cache alone":                  {[]string{"--hub-cache", "c"}, ""},
+		"a mirror":                       {[]string{"--hub-endpoint", "http://mirror", "--hub-cache", "c"}, ""},
+		"no cache":                       {[]string{"--hub-endpoint", "https://h"}, "needs --hub-cache"},
+		"a token and no hub":             {[]string{"--hub-token-file", "t"}, "needs --hub-endpoint"},
+		"a token in clear":               {[]string{"--hub-endpoint", "http://mirror", "--hub-cache", "c", "--hub-token-file", "t"}, "needs an https"},
+		"an authority in clear":          {[]string{"--hub-endpoint", "http://mirror", "--hub-cache", "c", "--hub-ca", "f"}, "needs an https"},
+		"an authority and no hub":        {[]string{"--hub-ca", "f"}, "--hub-ca needs --hub-endpoint"},
+		"an authority that is not there": {[]string{"--hub-endpoint", "https://h", "--hub-cache", "c", "--hub-ca", "nowhere.pem"}, "nowhere.pem"},
+		"a key for an authority":         {[]string{"--hub-endpoint", "https://h", "--hub-cache", "c", "--hub-ca", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"}, "PRIVATE KEY"},
+		"no URL":                         {[]string{"--hub-endpoint", "huggingface.co", "--hub-cache", "c"}, "want https://"},
+		"a token in the URL":             {[]string{"--hub-endpoint", "https://hf_secret@h", "--hub-cache", "c"}, "no user"},
+		"a token in no URL too":          {[]string{"--hub-endpoint", "https://hf_secret@h:x", "--hub-cache", "c"}, "not a URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var said bytes.Buffer
 			_, err := parse(append([]string{"--standalone", "x"}, tc.args...), io.Discard, &said)
-			if (err == nil) != (tc.want == "") || !strings.Contains(said.String(), tc.want) || strings.Contains(said.String(), "hf_secret") {
+			if (err == nil) != (tc.want == "") || !strings.Contains(said.String(), tc.want) || strings.Contains(said.String(), "hf_secret") || strings.Contains(said.String(), "c2VjcmV0") {
 				t.Errorf("the picker says %q, want %q", said.String(), tc.want)
 			}
 		})

@@ -310,6 +310,9 @@ func (b *builder) chosenArgs() []string {
 	}
 	if b.downloads() {
 		args = append(args, "--hub-endpoint="+b.HubEndpoint, "--hub-cache="+hubDir)
+		if b.HubAuthorities != "" {
+			args = append(args, "--hub-ca="+b.HubAuthorities)
+		}
 	}
 	if b.listens() {
 		args = append(args, "--events-address="+address(int(b.pool.Spec.Engine.Ports.EventsPort())))

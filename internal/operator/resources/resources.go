@@ -43,6 +43,8 @@ type Config struct {
 	LogLevel string
 	// HubEndpoint is the URL of the model hub from which pickers download files of tokenizers of the types Auto and Hub; "" for none.
 	HubEndpoint string
+	// HubAuthorities are certificates in PEM that sign those of the hub, besides the authorities of the pickers' image; "" for none.
+	HubAuthorities string
 	// GIE, Routes, CertManager and Provisioning report which optional APIs the cluster has.
 	GIE, Routes, CertManager, Provisioning bool
 	// Traffic reports which kinds of single gateways the cluster has.

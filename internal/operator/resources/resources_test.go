@@ -392,7 +392,7 @@ func TestOnlyPickersThatCanUseAHubHaveOne(t *testing.T) {
 	} {
 		for _, endpoint := range []string{"", "https://hub.example.com"} {
 			config := installed
-			config.HubEndpoint = endpoint
+			config.HubEndpoint, config.HubAuthorities = endpoint, "PEM"
 			all, err := Objects(config, Input{Pool: small(t, "model: {name: m, tokenizer: "+tokenizer+"}, selector: {matchLabels: {app: m}}")})
 			if err != nil {
 				t.Fatal(err)
@@ -401,8 +401,10 @@ func TestOnlyPickersThatCanUseAHubHaveOne(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := bytes.Contains(text, []byte("--hub-")); got != (want && endpoint != "") {
-				t.Errorf("%s with the hub %q: flags of a hub %v", tokenizer, endpoint, got)
+			for _, flag := range []string{"--hub-endpoint=", "--hub-ca="} {
+				if got := bytes.Contains(text, []byte(flag)); got != (want && endpoint != "") {
+					t.Errorf("%s with the hub %q: %s is there: %v", tokenizer, endpoint, flag, got)
+				}
 			}
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha1" // what git names files by
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -56,10 +58,14 @@ type client struct {
 	transport *http.Transport
 }
 
-func newClient(endpoint *url.URL) *client {
+func newClient(endpoint *url.URL, authorities *Authorities) *client {
 	d := &dialer{endpoint: hostPort(endpoint)}
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	if authorities != nil {
+		trust.RootCAs = authorities.pool
+	}
 	return &client{endpoint, &http.Transport{
-		DialContext: d.dial, DisableCompression: true, ForceAttemptHTTP2: true, MaxIdleConns: 2 * updatesAtOnce, IdleConnTimeout: time.Minute,
+		DialContext: d.dial, TLSClientConfig: trust, DisableCompression: true, ForceAttemptHTTP2: true, MaxIdleConns: 2 * updatesAtOnce, IdleConnTimeout: time.Minute,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout, MaxResponseHeaderBytes: maxHeader,
 	}}
 }
@@ -200,6 +206,9 @@ func (c *client) ask(ctx context.Context, method string, r *modelfiles.Repositor
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
 		if a.Response, err = c.transport.RoundTrip(req); err != nil { //nolint:bodyclose // closed below, or by the caller
+			if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) {
+				err = fmt.Errorf("%w: name the authority (hub.caCertificates of the chart, --hub-ca of the picker)", err)
+			}
 			return nil, err
 		}
 		if atHub {

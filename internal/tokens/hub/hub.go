@@ -43,6 +43,8 @@ const (
 type Config struct {
 	// Endpoint is the URL of the hub, as ParseEndpoint returns it; nil to use only what is in the cache.
 	Endpoint *url.URL
+	// Authorities sign the certificates of the hub and of hosts to which it redirects; nil for those of the system alone.
+	Authorities *Authorities
 	// TokenFile holds the token for repositories that have none of their own; empty for no token. It is read again for each update.
 	TokenFile string
 	// Dir is the directory of the cache. It can be shared by processes.
@@ -107,7 +109,7 @@ func New(c Config) *Hub {
 		slots: make(chan struct{}, updatesAtOnce), followed: map[modelfiles.Repository]*follower{},
 	}
 	if c.Endpoint != nil {
-		h.client = newClient(c.Endpoint)
+		h.client = newClient(c.Endpoint, c.Authorities)
 	}
 	return h
 }
