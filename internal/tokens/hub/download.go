@@ -65,7 +65,8 @@ func newClient(endpoint *url.URL, authorities *Authorities) *client {
 		trust.RootCAs = authorities.pool
 	}
 	return &client{endpoint, &http.Transport{
-		DialContext: d.dial, TLSClientConfig: trust, DisableCompression: true, ForceAttemptHTTP2: true, MaxIdleConns: 2 * updatesAtOnce, IdleConnTimeout: time.Minute,
+		DialContext: d.dial, TLSClientConfig: trust, DisableCompression: true, ForceAttemptHTTP2: true,
+		MaxIdleConns: 2 * updatesAtOnce, IdleConnTimeout: time.Minute,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout, MaxResponseHeaderBytes: maxHeader,
 	}}
 }
