@@ -15,30 +15,25 @@ type comparison struct {
 	texts, chats picker.Prompter // nil where ids are not trusted
 	unproven     openai.Kinds
 	apis         openai.Kinds
-	of           compared
-}
-
-// compared is what a comparison depends on besides the model's files: with the same it would come to the same again, for milliseconds of
-// work in each pool.
-type compared struct {
-	name   string              // of the model, in the requests
-	probes map[Identity]uint64 // the number of the probe whose answers count
+	// probes are the numbers of those whose answers count. With the same, and the same files of the model, a comparison would come to the
+	// same again, for milliseconds of work in each pool.
+	probes map[Identity]uint64
 }
 
 // comparison compares ids made here with the answers of the engines that are present, unless that was the last comparison.
-func (k *keeper) comparison(ctx context.Context, pool *Pool, present []Identity, cases func() []Case) comparison {
-	of := compared{name: pool.Model, probes: map[Identity]uint64{}}
+func (k *keeper) comparison(ctx context.Context, present []Identity, cases func() []Case) comparison {
+	probes := map[Identity]uint64{}
 	for _, id := range present {
-		of.probes[id] = k.answers[id].number
+		probes[id] = k.answers[id].number
 	}
-	if last := &k.model.compared; last.of.name == of.name && maps.Equal(last.of.probes, of.probes) {
+	if last := &k.model.compared; maps.Equal(last.probes, probes) {
 		return *last
 	}
 	c, err := k.compare(ctx, cases(), present)
 	if err != nil {
 		return comparison{found: finding{State: Unproven, message: err.Error()}}
 	}
-	c.of = of
+	c.probes = probes
 	k.model.compared = c
 	return c
 }

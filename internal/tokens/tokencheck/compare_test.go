@@ -37,10 +37,10 @@ func TestALookAtTheSameMakesNoPrompts(t *testing.T) {
 	if same > again/20 {
 		t.Errorf("a look allocates %v times with the same answers, and %v times with others", same, again)
 	}
-	before := k.model.compared.of.probes[v24]
+	before := k.model.compared.probes[v24]
 	k.answers[v24] = answers{} // as after a doubt: it is asked again
-	if k.look(t.Context()); k.model.compared.of.probes[v24] == before || k.read().State != Exact {
-		t.Errorf("new answers were not compared: %+v, %s", k.model.compared.of, k.read().State)
+	if k.look(t.Context()); k.model.compared.probes[v24] == before || k.read().State != Exact {
+		t.Errorf("new answers were not compared: %+v, %s", k.model.compared.probes, k.read().State)
 	}
 	k.pool = &Pool{Namespace: "n", Name: "p", Model: "m", Files: Files{Set: modelfiles.Set{}}, Endpoints: k.pool.Endpoints}
 	if k.look(t.Context()); k.model.compared.texts != nil || k.published.Texts != nil {

@@ -235,9 +235,9 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 			return finding{State: Unproven, message: "no engine has answered the probe: " + err.Error()}
 		}
 	}
-	last := k.comparison(ctx, pool, present, cases)
+	last := k.comparison(ctx, present, cases)
 	if (last.found.State == Failed || last.unproven != 0) && k.outvote(ctx, pool, present, cases) {
-		last = k.comparison(ctx, pool, present, cases)
+		last = k.comparison(ctx, present, cases)
 	}
 	exact.Texts, exact.Chats, exact.Unproven, exact.APIs = last.texts, last.chats, last.unproven, last.apis
 	return last.found
