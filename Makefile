@@ -19,6 +19,11 @@ RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && [ "$$($(GO) env GO
 
 # The packages with tests that the race detector would falsify (test/race), besides those that are tested whole without it.
 COUNTED = $$(grep -rlF 'race.Enabled' --include='*_test.go' internal | grep -v ^internal/tokens/ | xargs -n1 dirname | sort -u | sed 's,^,./,')
+# Of these, what counts allocations and processor time; then, whole, what the race detector sees in part: long tests of one goroutine.
+UNRACED := Alloc|CostsNothing|Worst|NoClientTakes|HoldATenant|VictimsByValue
+UNRACED := $(UNRACED)|ChainsCanBeStoredAgain|ALiarCannotEvict|AgreesWithThePlainOne|WithinTheirShareLoseNothing
+UNRACED := $(UNRACED)|EndUpWithTheTruth|WithoutAReporterPartsAreJoined|PlantNone|MirrorAgrees|DrawOnOneRoom
+UNRACED := $(UNRACED)|WhateverHappensThePoolEndsAsDesired|MayDieBetweenAnyTwoWrites
 
 # Programs are static, and everything is compiled for that once; only the race detector needs C.
 export CGO_ENABLED := 0
@@ -72,7 +77,7 @@ unit: ## unit tests, with the race detector where there is a C compiler (lint ve
 	@echo "== unit tests $(RACE)"
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -vet=off -timeout 30m $(RACE) $$($(GO) list ./... | grep -vE '/internal/sim/lab$$|/test/(arm64|attack|browser|chart|clients|cluster|crdcel|docs|e2e|envoy$$|floors|integration|kube|lifecycle|podrunner|real|sim)')
 	$(GO) test ./internal/tokens/... # whole, without it: of what one goroutine does it sees a part
-	$(GO) test -run 'Alloc|CostsNothing|Worst|NoClientTakes|HoldATenant|VictimsByValue' $(COUNTED) # what counts allocations and processor time, and whole what it sees in part
+	$(GO) test -run '$(UNRACED)' $(COUNTED)
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test -timeout 30m $(RACE) -short ./internal/sim/lab # and then what plays for long, in one goroutine
 	$(GO) test -timeout 30m ./internal/sim/lab
 	CGO_ENABLED=$(if $(RACE),1,0) $(GO) test $(RACE) ./test/sim -sim.seeds=300 -sim.steps=40

@@ -13,7 +13,7 @@ import (
 // everything is replayed it holds what it did before.
 func TestWithoutAReporterPartsAreJoinedToo(t *testing.T) {
 	for _, size := range []int{1, 2, 4, 8, 16} {
-		for seed := range uint64(4) {
+		for seed := range seedsOf(4) {
 			t.Run(fmt.Sprintf("engine %d ours 8 seed %d", size, seed), func(t *testing.T) { testLocal(t, seed, size) })
 		}
 	}

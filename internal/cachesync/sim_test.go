@@ -15,12 +15,21 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	pb "github.com/kvasir-dev/kvasir/internal/reportpb"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 var (
-	simSeeds = flag.Uint64("sim.seeds", 20, "how many seeds the simulation runs")
+	simSeeds = flag.Uint64("sim.seeds", seedsOf(20), "how many seeds the simulation runs")
 	simSeed  = flag.Int64("sim.seed", -1, "run this one seed")
 )
+
+// seedsOf is how many of n seeds a test with one goroutine plays: a tenth under the race detector.
+func seedsOf(n uint64) uint64 {
+	if race.Enabled {
+		return max(1, n/10)
+	}
+	return n
+}
 
 // faults of a simulation, each one in so many.
 type faults struct {

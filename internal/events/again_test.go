@@ -9,6 +9,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 // reporting is an engine's block pool, reduced to what decides its events: prompts of whole blocks. All but the last block
@@ -92,6 +93,10 @@ func (r *reporting) compare(w kvindex.Writer) (surplus, missing, uncounted int) 
 // (kv_cache_report_mode) makes the index believe in no block that the engine has lost.
 func TestReportsOfCachedBlocksPlantNone(t *testing.T) {
 	const blocks = 64
+	rounds := 6000
+	if race.Enabled { // there is one goroutine
+		rounds /= 10
+	}
 	for name, percent := range map[string]int{"no reports": 0, "some reports": 10, "every request reports": 100} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(3, 4))
@@ -99,7 +104,7 @@ func TestReportsOfCachedBlocksPlantNone(t *testing.T) {
 			m, x := testMirror(Config{})
 			m.feed.Capacity = func() int { return blocks }
 			most, worst := 0, 0
-			for round := range 6000 {
+			for round := range rounds {
 				prompt := make([]uint32, 1+rng.IntN(12))
 				for i := range prompt {
 					prompt[i] = uint32(1 + rng.IntN(2))
@@ -133,9 +138,13 @@ func TestReportsOfCachedBlocksPlantNone(t *testing.T) {
 // shows nothing.
 func TestReportsAfterALostHistoryPlantNone(t *testing.T) {
 	const blocks = 64
+	lives := uint64(300)
+	if race.Enabled { // there is one goroutine
+		lives = 30
+	}
 	for _, state := range []State{Unverified, Degraded} {
 		learned := 0
-		for seed := range uint64(300) {
+		for seed := range lives {
 			rng := rand.New(rand.NewPCG(seed, 6))
 			r := &reporting{pool: enginemodel.NewPool(blocks - 1), blocks: map[kvevent.Hash][]kvevent.Hash{}}
 			m, x := testMirror(Config{})
@@ -169,8 +178,8 @@ func TestReportsAfterALostHistoryPlantNone(t *testing.T) {
 			_, after, _ := r.compare(x.Writer)
 			learned += before - after
 		}
-		if learned < 300*blocks/2 {
-			t.Errorf("%v: in 300 lives %d blocks were learned, want half of each cache or more", state, learned)
+		if learned < int(lives)*blocks/2 {
+			t.Errorf("%v: in %d lives %d blocks were learned, want half of each cache or more", state, lives, learned)
 		}
 	}
 }

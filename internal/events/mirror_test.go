@@ -17,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/vllm"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 func testMirror(c Config) (*mirror, *fakeIndex) {
@@ -323,7 +324,11 @@ func (p plainMirror) places() map[place]int {
 
 func TestMirrorAgreesWithThePlainOne(t *testing.T) {
 	const hashes = 24
-	for n := range uint64(60) {
+	seeds := uint64(60)
+	if race.Enabled { // there is one goroutine
+		seeds /= 10
+	}
+	for n := range seeds {
 		rng := rand.New(rand.NewPCG(n, 4))
 		// A fixed forest: the parent of a block is a lower one, or none.
 		parents := make([]kvevent.Hash, hashes+1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
+	"github.com/kvasir-dev/kvasir/test/race"
 )
 
 // forest is the chains that a test speaks of: every key has one parent.
@@ -298,7 +299,11 @@ func followed(f *forest, w Writer, tier kvblock.Tier, group, node int) (is bool)
 // tiers, groups, names, blocks before their parents, clears, leaves, shadows and guesses.
 func TestTheFastIndexAgreesWithThePlainOne(t *testing.T) {
 	sizes := []struct{ blocks, longest, steps int }{{12, 6, 3000}, {60, 20, 2000}, {300, 120, 600}, {2500, 900, 300}}
-	for seed := range uint64(16) {
+	seeds := uint64(16)
+	if race.Enabled { // each seed has one goroutine
+		seeds = 4
+	}
+	for seed := range seeds {
 		size := sizes[seed%4]
 		t.Run(fmt.Sprintf("seed %d, %d blocks", seed, size.blocks), func(t *testing.T) {
 			t.Parallel()
@@ -310,7 +315,11 @@ func TestTheFastIndexAgreesWithThePlainOne(t *testing.T) {
 // TestHoldersWithinTheirShareLoseNothing gives both the same operations, while others store junk without end in the fast one, which has
 // a budget: it still agrees, and keeps within its budget.
 func TestHoldersWithinTheirShareLoseNothing(t *testing.T) {
-	for seed := range uint64(6) {
+	seeds := uint64(6)
+	if race.Enabled { // each seed has one goroutine
+		seeds = 1
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			runDifferentialIn(t, NewIndex(Options{Budget: 3 << 20}), seed, 40, 30, 600)

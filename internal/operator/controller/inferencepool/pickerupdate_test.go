@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -36,7 +35,7 @@ type fleet struct {
 func newFleet(t *testing.T, n int) *fleet {
 	t.Helper()
 	w := emptyWorld(t)
-	builder := fake.NewClientBuilder().WithScheme(testScheme()).WithStatusSubresource(&v1alpha1.InferencePool{}, &corev1.Pod{})
+	builder := newServer()
 	f := &fleet{world: w}
 	for i := range n {
 		name := fmt.Sprintf("p%d", i)

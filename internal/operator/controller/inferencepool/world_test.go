@@ -25,7 +25,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -145,9 +147,15 @@ func emptyWorld(t *testing.T) *world {
 func newWorld(t *testing.T, change ...func(*v1alpha1.InferencePool)) *world {
 	t.Helper()
 	w := emptyWorld(t)
-	w.serveFrom(fake.NewClientBuilder().WithScheme(testScheme()).WithObjects(newPool(change...)).
-		WithStatusSubresource(&v1alpha1.InferencePool{}, &corev1.Pod{}).Build())
+	w.serveFrom(newServer().WithObjects(newPool(change...)).Build())
 	return w
+}
+
+// newServer is a fake API server that does not note who owns which fields, a quarter of its work: serveFrom answers what is applied.
+func newServer() *fake.ClientBuilder {
+	tracker := clienttesting.NewObjectTracker(testScheme(), serializer.NewCodecFactory(testScheme()).UniversalDecoder())
+	return fake.NewClientBuilder().WithScheme(testScheme()).WithObjectTracker(tracker).
+		WithStatusSubresource(&v1alpha1.InferencePool{}, &corev1.Pod{})
 }
 
 // serveFrom has an API server as the truth.
