@@ -193,12 +193,9 @@ func heard(name string, own bool) bool {
 }
 
 // responseKey is the key of a request in the cache of its pool: everything that the answer depends on, each part with its length, so that
-// no two lists of parts are the same bytes. ok is false for bodies that cannot be compared.
+// no two lists of parts are the same bytes. ok is false for bodies that cannot be compared. It holds no copy of the body, whose bytes are
+// in the plan of the process's memory as those of the client.
 func (v *view) responseKey(in *Request, r *openai.Request, c *caller) (key respcache.Key, ok bool) {
-	body, ok := r.AppendCanonical(nil)
-	if !ok {
-		return key, false
-	}
 	h := sha256.New()
 	write(h, v.name, strconv.Itoa(int(in.Route)), in.Query, c.name, r.CacheSalt, r.Model)
 	_, own := v.spec.Authorization()
@@ -214,7 +211,9 @@ func (v *view) responseKey(in *Request, r *openai.Request, c *caller) (key respc
 		write(h, name, strconv.Itoa(len(in.Headers[name])))
 		write(h, in.Headers[name]...)
 	}
-	h.Write(body)
+	if !r.WriteCanonical(h) {
+		return key, false
+	}
 	h.Sum(key[:0])
 	return key, true
 }
