@@ -64,7 +64,7 @@ type Live struct {
 	// ExactTokens is the least of all replicas.
 	ExactTokens float64 `json:"exactTokens"`
 	Blocks      int     `json:"blocks"`
-	// ResponseCache adds up the caches of all replicas, each of which has its own; absent without one. Hooks are the steps of the
+	// ResponseCache adds up the caches of all replicas; each has its own. It is absent without one. Hooks are the steps of the
 	// policy; absent without steps.
 	ResponseCache *api.ResponseCache `json:"responseCache,omitempty"`
 	Hooks         []api.HookStep     `json:"hooks,omitempty"`
