@@ -85,8 +85,10 @@ func (l *Live) steps() (lines []string) {
 	for _, n := range r.NotLookedUp {
 		others += n
 	}
-	return append(lines, fmt.Sprintf("  response cache: %d hits, %d misses, %d not looked up; %d answers, %.1f of %.1f MiB, in %d replicas with a cache each",
-		r.Hits, r.Misses, others, r.Entries, float64(r.Bytes)/(1<<20), float64(r.Limit)/(1<<20), len(l.Pickers)))
+	const mebibyte = 1 << 20
+	text := fmt.Sprintf("  response cache: %d hits, %d misses, %d not looked up; ", r.Hits, r.Misses, others)
+	return append(lines, text+fmt.Sprintf("%d answers, %.1f of %.1f MiB, in %d replicas with a cache each",
+		r.Entries, float64(r.Bytes)/mebibyte, float64(r.Limit)/mebibyte, len(l.Pickers)))
 }
 
 // Line is a problem in a sentence.
