@@ -280,7 +280,8 @@ type Explanation struct {
 	NoCacheRead bool `json:"noCacheRead,omitempty"`
 	// Unit of the costs: seconds, or what the strategy compares.
 	Unit string `json:"unit"`
-	// Candidates, all that were scored, the best first; none if only the response cache answers. Left out are endpoints that were no candidates, with the reason.
+	// Candidates, all that were scored, the best first; none if only the response cache answers.
+	// Left out are endpoints that were no candidates, with the reason.
 	Candidates []Candidate `json:"candidates"`
 	LeftOut    []LeftOut   `json:"leftOut,omitempty"`
 	// Fleet are terms that all candidates have in common.
