@@ -173,7 +173,7 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), explainTimeout)
 	defer cancel()
-	e, err := s.Explain(ctx, &picker.Request{Route: route, Body: body, Header: headerOf(r), Splits: true})
+	e, err := s.Explain(ctx, &picker.Request{Route: route, Body: body, Header: headerOf(r), Headers: headersOf(r), Splits: true})
 	if err != nil {
 		var refused *picker.Error
 		if errors.As(err, &refused) {
@@ -194,6 +194,14 @@ func headerOf(r *http.Request) func(string) string {
 		}
 		return r.Header.Get(name)
 	}
+}
+
+// headersOf are those headers, all of them.
+func headersOf(r *http.Request) http.Header {
+	h := r.Header.Clone()
+	h.Del("Authorization")
+	h.Del("Cookie")
+	return h
 }
 
 func answer(w http.ResponseWriter, code int, v any) {

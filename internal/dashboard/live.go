@@ -13,9 +13,11 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 	"github.com/kvasir-dev/kvasir/internal/status"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
@@ -29,6 +31,9 @@ type Facts struct {
 	Shares  map[endpoint.ID]kvindex.Share
 	// Pods that leave, by UID: they have the drain mark, or are being deleted.
 	Leaving map[string]bool
+	// Responses are those of the response cache, nil without one. Hooks are the policy's steps.
+	Responses *picker.ResponseStats
+	Hooks     []picker.HookStats
 	// Written is the pool as it is written down, with the status that the operator has given it, if there is one.
 	// Judged are its conditions as the picker sees them.
 	Written *v1alpha1.InferencePool
@@ -56,6 +61,7 @@ func (f *Facts) pool(before poolMark) api.Pool {
 		TTFT: quantiles(f.Totals.TTFT, before.ttft), Hits: hits(s.Hits, picker.Hits{}), Recent: hits(s.Hits, before.hits),
 		Blocks: s.Blocks, Held: s.Held, Speculative: s.Speculative, ExactTokens: 1 - s.Without.Share, Inexact: s.Without.Last,
 		Degraded: degraded(f.Judged), Pods: f.pods(before), Rollout: f.rollout(),
+		ResponseCache: f.responseCache(), Hooks: f.hookSteps(),
 	}
 	for outcome, n := range s.Outcomes {
 		p.Outcomes[outcome.String()] = n
@@ -79,6 +85,40 @@ func (f *Facts) pool(before poolMark) api.Pool {
 		})
 	}
 	return p
+}
+
+func (f *Facts) responseCache() *api.ResponseCache {
+	s := f.Responses
+	if s == nil {
+		return nil
+	}
+	out := &api.ResponseCache{
+		Hits: s.Results[respcache.Hit], Misses: s.Results[respcache.Miss], NotLookedUp: map[string]int64{},
+		Stored: s.Storings[respcache.Stored], NotStored: map[string]int64{},
+		Evicted: s.Evicted, Expired: s.Expired, Entries: s.Entries, Bytes: s.Bytes, Limit: s.Limit,
+	}
+	for i, n := range s.Results {
+		if r := respcache.Result(i); n > 0 && r != respcache.Hit && r != respcache.Miss {
+			out.NotLookedUp[r.String()] = n
+		}
+	}
+	for i, n := range s.Storings {
+		if why := respcache.Storing(i); n > 0 && why != respcache.Stored {
+			out.NotStored[why.String()] = n
+		}
+	}
+	return out
+}
+
+func (f *Facts) hookSteps() (steps []api.HookStep) {
+	for i := range f.Hooks {
+		step := api.HookStep{Name: f.Hooks[i].Step, Outcomes: map[string]int64{}}
+		for o, n := range f.Hooks[i].Outcomes {
+			step.Outcomes[hooks.Outcome(o).String()] = n
+		}
+		steps = append(steps, step)
+	}
+	return steps
 }
 
 // quantiles of the times recently, of all times where there were none recently.

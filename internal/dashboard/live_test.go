@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,9 +15,11 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/events"
+	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
 
 func facts() Facts {
@@ -40,6 +44,37 @@ func facts() Facts {
 	}
 	f.Streams = []events.Status{{Endpoint: f.Spec.Endpoints[0], State: events.Synced, Stats: &events.Stats{}}}
 	return f
+}
+
+// TestAPoolWithoutACacheShowsNone: the JSON has the cache and the steps of a pool only where there are some, and of counts of 0 those alone
+// that every cache has.
+func TestAPoolWithoutACacheShowsNone(t *testing.T) {
+	f := facts()
+	if p := Pools([]Facts{f}, new(Recent))[0]; p.ResponseCache != nil || p.Hooks != nil {
+		t.Errorf("%+v, %+v", p.ResponseCache, p.Hooks)
+	}
+	text, err := json.Marshal(Pools([]Facts{f}, new(Recent))[0])
+	if err != nil || strings.Contains(string(text), "responseCache") || strings.Contains(string(text), "hooks") {
+		t.Errorf("%s %v", text, err)
+	}
+	s := picker.ResponseStats{Stats: respcache.Stats{Evicted: 1, Expired: 2, Bytes: 3, Limit: 4, Entries: 5}}
+	s.Results[respcache.Hit], s.Results[respcache.Miss], s.Results[respcache.NoTenant] = 6, 7, 8
+	s.Storings[respcache.Stored], s.Storings[respcache.NoRoom] = 9, 10
+	step := picker.HookStats{Step: "one"}
+	step.Outcomes[hooks.Applied] = 11
+	f.Responses, f.Hooks = &s, []picker.HookStats{step}
+	p := Pools([]Facts{f}, new(Recent))[0]
+	want := &api.ResponseCache{
+		Hits: 6, Misses: 7, NotLookedUp: map[string]int64{"no_tenant": 8}, Stored: 9, NotStored: map[string]int64{"no_room": 10},
+		Evicted: 1, Expired: 2, Bytes: 3, Limit: 4, Entries: 5,
+	}
+	if diff := cmp.Diff(want, p.ResponseCache); diff != "" {
+		t.Error(diff)
+	}
+	outcomes := map[string]int64{"skipped": 0, "applied": 11, "refused": 0, "failed_open": 0, "failed_closed": 0}
+	if diff := cmp.Diff([]api.HookStep{{Name: "one", Outcomes: outcomes}}, p.Hooks); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestPodsAreShownByNameWithTheirPhase(t *testing.T) {

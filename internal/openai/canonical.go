@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"hash"
 	"slices"
 )
 
@@ -23,53 +24,85 @@ var unprompted = []string{
 	"repetition_penalty", "logprobs", "top_logprobs", "logit_bias",
 }
 
-// AppendCanonicalPrompt is AppendCanonical for requests that are compared by the ids of their prompts.
-func (r *Request) AppendCanonicalPrompt(dst []byte) (out []byte, ok bool) {
-	return r.appendCanonical(dst, unprompted)
+// canonicalPiece is about how much of a text is written at once, in bytes. Strings that are longer are written from the body itself.
+const canonicalPiece = 4 << 10
+
+// WriteCanonicalPrompt is WriteCanonical for requests that are compared by the ids of their prompts.
+func (r *Request) WriteCanonicalPrompt(w hash.Hash) (ok bool) {
+	return r.writeCanonical(w, unprompted)
 }
 
-// AppendCanonical appends the text of the body by which it is compared with other ones: without white space, without the fields that
+// WriteCanonical writes the text of the body by which it is compared with other ones: without white space, without the fields that
 // change nothing in the answer, and with the others in the order of their names. Bodies of equal texts are the same request to an engine.
 // The opposite does not hold: numbers and strings are compared as they are written, and the order within values counts, because engines
 // write tools into prompts in that order. ok is false for bodies that are not compared: with a byte order mark, a name twice, a name
-// that is written with an escape, or more than 256 fields.
-func (r *Request) AppendCanonical(dst []byte) (out []byte, ok bool) {
-	return r.appendCanonical(dst, ignored[r.Route])
+// that is written with an escape, or more than 256 fields; then a part of the text can have been written. The text is never in memory as
+// a whole, so however many requests are compared, none has a copy of its body.
+func (r *Request) WriteCanonical(w hash.Hash) (ok bool) {
+	return r.writeCanonical(w, ignored[r.Route])
 }
 
-func (r *Request) appendCanonical(dst []byte, without []string) (out []byte, ok bool) {
+func (r *Request) writeCanonical(w hash.Hash, without []string) (ok bool) {
 	if r.overflow || bytes.HasPrefix(r.body, byteOrderMark) {
-		return dst, false
+		return false
 	}
 	name := func(f fieldSpan) []byte { return f.key.of(r.body) }
 	fields := slices.Clone(r.fields)
 	slices.SortFunc(fields, func(a, b fieldSpan) int { return bytes.Compare(name(a), name(b)) })
-	dst = append(dst, '{')
+	c := canonicalText{out: w, piece: make([]byte, 0, canonicalPiece)}
+	before := "{"
 	for i, f := range fields {
 		if f.key.escaped || i > 0 && bytes.Equal(name(f), name(fields[i-1])) {
-			return dst, false
+			return false
 		}
 		if slices.Contains(without, string(name(f))) {
 			continue
 		}
-		if dst[len(dst)-1] != '{' {
-			dst = append(dst, ',')
-		}
-		dst = append(append(append(dst, '"'), name(f)...), '"', ':')
-		dst = appendCompact(dst, r.body[f.at:f.end])
+		c.add([]byte(before + `"`))
+		c.add(name(f))
+		c.add([]byte(`":`))
+		c.addCompact(r.body[f.at:f.end])
+		before = ","
 	}
-	return append(dst, '}'), true
+	if before == "{" {
+		c.add([]byte(before))
+	}
+	c.add([]byte{'}'})
+	c.flush()
+	return true
 }
 
-// appendCompact appends a JSON value without the white space outside of strings.
-func appendCompact(dst, value []byte) []byte {
+// canonicalText is the text of a body on its way into a hash.
+type canonicalText struct {
+	out   hash.Hash
+	piece []byte // not written yet
+}
+
+func (c *canonicalText) add(p []byte) {
+	if len(c.piece)+len(p) > cap(c.piece) {
+		c.flush()
+	}
+	if len(p) > cap(c.piece) {
+		c.out.Write(p) // a hash takes everything
+		return
+	}
+	c.piece = append(c.piece, p...)
+}
+
+func (c *canonicalText) flush() {
+	c.out.Write(c.piece)
+	c.piece = c.piece[:0]
+}
+
+// addCompact adds a JSON value without the white space outside of strings.
+func (c *canonicalText) addCompact(value []byte) {
 	for i := 0; i < len(value); {
+		end := i + 1
 		switch value[i] {
 		case ' ', '\n', '\r', '\t':
 			i++
 			continue
 		case '"':
-			end := i + 1
 			for end < len(value) && value[end] != '"' {
 				if value[end] == '\\' {
 					end++
@@ -78,12 +111,12 @@ func appendCompact(dst, value []byte) []byte {
 				end += plain(value[min(end, len(value)):])
 			}
 			end = min(end+1, len(value))
-			dst = append(dst, value[i:end]...)
-			i = end
 		default:
-			dst = append(dst, value[i])
-			i++
+			for end < len(value) && value[end] > ' ' && value[end] != '"' {
+				end++
+			}
 		}
+		c.add(value[i:end])
+		i = end
 	}
-	return dst
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
 
 // What the dashboard and the CLI show of picks. None of it runs on the path of a request unless a client is watching.
@@ -72,8 +73,12 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 		state.prompt = p.promptOf(ctx, v, s, in.Body)
 	}
 	state.splits = in.Splits && splittable(in, &s.request)
+	cached := p.explainAnswered(v, in, &s.request, &caller)
 	at, moment := v.place(s.request.Model), p.now()
 	if s.candidates = v.eligible(moment, &at, state.reach(v, moment), s); len(s.candidates) == 0 {
+		if cached != nil && cached.Result == respcache.Hit.String() {
+			return v.answeredAlone(in, s.request.Model, steps, cached), nil
+		}
 		return nil, noEndpoint(v.spec.Name)
 	}
 	v.match(s, &state.prompt, false)
@@ -93,8 +98,17 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 		e.Plans = w.explain(v)
 	}
 	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
-	e.Route, e.Hooks = in.Routing.describe(e.Model).reason(), steps.explain()
+	e.Route, e.Hooks, e.ResponseCache = in.Routing.describe(e.Model).reason(), steps.explain(), cached
 	return e, nil
+}
+
+// answeredAlone is the explanation of a request that the response cache answers while no endpoint is ready.
+func (v *view) answeredAlone(in *Request, model string, steps *hooked, cached *api.CacheResult) *api.Explanation {
+	return &api.Explanation{
+		Namespace: v.spec.Namespace, Pool: v.spec.Name, Model: model, Strategy: string(v.spec.Policy.Strategy.Type),
+		Tokens: TokensNone.String(), Candidates: []api.Candidate{}, ResponseCache: cached,
+		Route: in.Routing.describe(model).reason(), Hooks: steps.explain(),
+	}
 }
 
 // explanation puts what a strategy has made of s.candidates into words for people.

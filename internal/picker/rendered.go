@@ -59,13 +59,11 @@ func (v *view) keyOfRendered(r *openai.Request, size int, root kvblock.Key) (key
 	if r.Multimodal || size > maxCachedRequest {
 		return key, false
 	}
-	body, ok := r.AppendCanonicalPrompt(nil)
-	if !ok {
-		return key, false
-	}
 	h := sha256.New()
 	write(h, v.name, strconv.Itoa(int(r.Route)), r.Model, strconv.FormatUint(uint64(root), 16))
-	h.Write(body)
+	if !r.WriteCanonicalPrompt(h) {
+		return key, false
+	}
 	h.Sum(key[:0])
 	return key, true
 }

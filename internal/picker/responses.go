@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/respcache"
@@ -76,13 +77,9 @@ func (p *Picker) answered(v *view, s *scratch, in *Request, c *caller, steps *ho
 		return nil
 	}
 	wish := wishOf(in.Headers)
-	if why := v.cacheable(in, &s.request, c, &wish); why != respcache.Miss {
+	key, why := v.lookedUp(in, &s.request, c, &wish)
+	if why != respcache.Miss {
 		v.responses.Count(why)
-		return nil
-	}
-	key, ok := v.responseKey(in, &s.request, c)
-	if !ok {
-		v.responses.Count(respcache.Unreadable)
 		return nil
 	}
 	now := p.now()
@@ -93,6 +90,36 @@ func (p *Picker) answered(v *view, s *scratch, in *Request, c *caller, steps *ho
 	}
 	p.recordAnswered(v, s, in, steps, start)
 	return &CachedAnswer{Answer: a, Age: now.Sub(a.Stored), Namespace: v.spec.Namespace, Pool: v.spec.Name, Rates: c.pass.Rates(now)}
+}
+
+// lookedUp returns Miss and the key of a request that is looked up, else why it is not.
+func (v *view) lookedUp(in *Request, r *openai.Request, c *caller, wish *cacheWish) (key respcache.Key, why respcache.Result) {
+	if why = v.cacheable(in, r, c, wish); why != respcache.Miss {
+		return key, why
+	}
+	key, ok := v.responseKey(in, r, c)
+	if !ok {
+		return key, respcache.Unreadable
+	}
+	return key, respcache.Miss
+}
+
+// explainAnswered reports what the response cache would do with a request; nil without a cache. It counts nothing. The headers are those
+// of the question, so a client whose headers differ can get another result.
+func (p *Picker) explainAnswered(v *view, in *Request, r *openai.Request, c *caller) *api.CacheResult {
+	if v.cache == nil || in.Unparsed {
+		return nil
+	}
+	wish, now := wishOf(in.Headers), p.now()
+	key, why := v.lookedUp(in, r, c, &wish)
+	out := &api.CacheResult{}
+	if why == respcache.Miss {
+		if a := v.cache.Peek(now, key, wish.maxAge); a != nil {
+			why, out.AgeSeconds = respcache.Hit, int64(now.Sub(a.Stored)/time.Second)
+		}
+	}
+	out.Result = why.String()
+	return out
 }
 
 // cacheable returns Miss for a request that is looked up, else why it is not.
@@ -193,12 +220,9 @@ func heard(name string, own bool) bool {
 }
 
 // responseKey is the key of a request in the cache of its pool: everything that the answer depends on, each part with its length, so that
-// no two lists of parts are the same bytes. ok is false for bodies that cannot be compared.
+// no two lists of parts are the same bytes. ok is false for bodies that cannot be compared. It holds no copy of the body, whose bytes are
+// in the plan of the process's memory as those of the client.
 func (v *view) responseKey(in *Request, r *openai.Request, c *caller) (key respcache.Key, ok bool) {
-	body, ok := r.AppendCanonical(nil)
-	if !ok {
-		return key, false
-	}
 	h := sha256.New()
 	write(h, v.name, strconv.Itoa(int(in.Route)), in.Query, c.name, r.CacheSalt, r.Model)
 	_, own := v.spec.Authorization()
@@ -214,7 +238,9 @@ func (v *view) responseKey(in *Request, r *openai.Request, c *caller) (key respc
 		write(h, name, strconv.Itoa(len(in.Headers[name])))
 		write(h, in.Headers[name]...)
 	}
-	h.Write(body)
+	if !r.WriteCanonical(h) {
+		return key, false
+	}
 	h.Sum(key[:0])
 	return key, true
 }

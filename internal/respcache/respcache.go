@@ -173,6 +173,17 @@ func (c *Cache) Get(now time.Time, key Key, maxAge time.Duration) *Answer {
 	return e.answer
 }
 
+// Peek returns what Get would. It counts nothing, and the answer is no more recently used.
+func (c *Cache) Peek(now time.Time, key Key, maxAge time.Duration) *Answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[key]
+	if e == nil || now.Sub(e.answer.Stored) >= c.life || maxAge >= 0 && now.Sub(e.answer.Stored) >= maxAge {
+		return nil
+	}
+	return e.answer
+}
+
 // Close drops everything, and lets nothing be stored any more.
 func (c *Cache) Close() {
 	if c == nil {

@@ -242,12 +242,23 @@ func (a *app) facts(list *config.List) []dashboard.Facts {
 		}
 	}
 	var all []dashboard.Facts
+	responses, hooks := a.picker.ResponseStats(), a.picker.HookStats()
 	for _, s := range a.picker.Stats() {
 		key := keyOf(s.Namespace, s.Pool)
 		name := key.String()
 		f := dashboard.Facts{Stats: s, Streams: a.knowledge(name), Judged: judged[key], Leaving: map[string]bool{}}
 		if known, ok := a.picker.Operate(name); ok {
 			f.Totals = known.Totals
+		}
+		for i := range responses {
+			if responses[i].Namespace == s.Namespace && responses[i].Pool == s.Pool {
+				f.Responses = &responses[i]
+			}
+		}
+		for i := range hooks {
+			if hooks[i].Namespace == s.Namespace && hooks[i].Pool == s.Pool {
+				f.Hooks = append(f.Hooks, hooks[i])
+			}
 		}
 		all = append(all, f)
 	}

@@ -183,6 +183,11 @@ func profile(t *testing.T) string {
 }
 
 // startFleet builds the programs and starts simulated pods with a picker and traffic, which end with the test.
+// policyFields are a response cache, and a step that is for no request.
+const policyFields = `  responseCache: {type: Exact, maxBytes: 1Mi, timeToLiveSeconds: 600}
+  hooks: {steps: [{name: never, when: model == "other", refuse: {status: 403, message: "Not this one."}}]}
+`
+
 func startFleet(t *testing.T) *fleet.Fleet {
 	t.Helper()
 	bin, dir := t.TempDir(), t.TempDir()
@@ -190,7 +195,7 @@ func startFleet(t *testing.T) *fleet.Fleet {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the programs: %v\n%s", err, out)
 	}
-	f, err := fleet.Start(t.Context(), fleet.Options{Bin: bin, Dir: dir, Pods: pods, Strategy: "MarginalCost", Profile: "8b-h100", Blocks: 4000, SpeedUp: 4, StreamInterval: 8})
+	f, err := fleet.Start(t.Context(), fleet.Options{Bin: bin, Dir: dir, Pods: pods, Strategy: "MarginalCost", Profile: "8b-h100", Blocks: 4000, SpeedUp: 4, StreamInterval: 8, Policy: policyFields})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,6 +270,14 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	b.until(`document.querySelectorAll('#pods > .pod').length === 1`)
 	b.do(chromedp.SendKeys("#pods-filter", strings.Repeat(kb.Backspace, 5)))
 	b.until(`document.querySelectorAll('#pods > .pod').length === 8`)
+	b.until(`!document.getElementById('responses-box').hidden && /not deterministic [1-9]/.test(document.getElementById('responses').textContent)`)
+	b.until(`!document.getElementById('hooks-box').hidden && document.querySelector('#hooks td').textContent === 'never'`)
+	var hidden bool
+	b.do(chromedp.Evaluate(`import('/assets/view.js').then(m => { m.responses({}); m.hooks({}); return ['responses-box', 'hooks-box'].every(id => document.getElementById(id).hidden); })`,
+		&hidden, chromedp.EvalAsValue, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	if !hidden {
+		t.Error("a pool without a response cache or hooks shows them")
+	}
 	time.Sleep(pictureDelay()) // lines of a minute look better than those of a second
 	b.picture("overview-desktop-light")
 
@@ -315,6 +328,11 @@ func TestThePageShowsWhatThePickerDoes(t *testing.T) {
 	b.until(`document.getElementById('body').value.includes('demo-model')`)
 	b.do(chromedp.Click("#ask button"))
 	b.until(`document.querySelectorAll('#explained tbody tr').length === 8 && document.querySelector('#explained .verdict') !== null`)
+	var verdict string
+	b.evaluate(`document.getElementById('explained').innerText`, &verdict)
+	if !strings.Contains(verdict, "The response cache is not used: the request can have several answers.") || !strings.Contains(verdict, "hooks default/demo never=skipped") {
+		t.Errorf("the request is explained so: %s", verdict)
+	}
 	b.picture("explain-desktop-light")
 	b.do(chromedp.SetValue("#body", "{"), chromedp.Click("#ask button"))
 	b.until(`document.querySelector('#explained .notice')?.textContent.startsWith('400')`)

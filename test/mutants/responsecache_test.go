@@ -17,4 +17,5 @@ func init() {
 	add("response cache: an answer outlives the change of its pool", "internal/respcache/recording.go", "	if c.closed {\n		c.counters", "	if false {\n		c.counters", "./internal/respcache", "TestWhatIsNotStored")
 	add("response cache: half an answer is stored", "internal/gateway/httpproxy/replay.go", "case !a.Whole():", "case false:", proxy, "TestAnswersThatAreNotStored")
 	add("response cache: a greedy tenant pushes others out", "internal/respcache/respcache.go", "return w[i].held > w[j].held ||", "return w[i].held < w[j].held ||", "./internal/respcache", "TestATenantKeepsItsAnswersBesideAGreedyOne")
+	add("response cache: a request is copied to be compared", "internal/openai/canonical.go", "make([]byte, 0, canonicalPiece)", "make([]byte, 0, len(r.body))", "./internal/picker", "TestAKeyTakesNoCopyOfTheBody")
 }

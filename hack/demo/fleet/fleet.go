@@ -34,6 +34,8 @@ type Options struct {
 	Pods int
 	// Strategy is the picker's. If it is empty, the picker has no policy, only defaults.
 	Strategy string
+	// Policy is further fields of the policy's spec, in lines of YAML with two spaces before each; only with a Strategy.
+	Policy string
 	// Prefillers is how many of the pods, the first ones, only prefill. The others decode, and requests are handed over by cost. With 0, all
 	// pods serve whole requests.
 	Prefillers int

@@ -41,7 +41,7 @@ spec:
   targetRefs: [{name: ` + pool + `}]
   strategy: {type: ` + o.Strategy + `}
   decisions: {answerHeaders: Always}
-` + roles
+` + roles + o.Policy
 }
 
 // Ports are those of one pod on 127.0.0.1.

@@ -18,6 +18,9 @@ func Explanation(c *console.Console, e *api.Explanation) []string {
 	if e.Hooks != "" {
 		lines = append(lines, "Hooks: "+e.Hooks)
 	}
+	if e.ResponseCache != nil {
+		lines = append(lines, "Response cache of this replica: "+cacheResult(e.ResponseCache))
+	}
 	tokens := fmt.Sprintf("Prompt of %d tokens (%s)", e.PromptTokens, e.Tokens)
 	if e.TokensMissing != "" {
 		tokens += ", not exact: " + e.TokensMissing
@@ -59,6 +62,23 @@ func Explanation(c *console.Console, e *api.Explanation) []string {
 }
 
 // candidates has a column for each term that any of them has.
+// cacheResult is what a response cache would do with a request.
+func cacheResult(r *api.CacheResult) string {
+	text := map[string]string{
+		"miss":              "it has no answer with the headers of this question",
+		"not_asked":         "not looked up, the client must ask for it",
+		"not_deterministic": "not looked up, the request can have several answers",
+		"stateful":          "not looked up, the request depends on others or steers the engine",
+		"declined":          "not looked up, cache-control refuses it",
+		"no_tenant":         "not looked up, the request has no tenant",
+		"unreadable":        "not looked up, the body cannot be compared or is too large",
+	}
+	if r.Result == "hit" {
+		return fmt.Sprintf("it would answer, with an answer of %d s ago", r.AgeSeconds)
+	}
+	return cmp.Or(text[r.Result], r.Result)
+}
+
 func candidates(e *api.Explanation) *console.Grid {
 	g := &console.Grid{Header: []string{"CANDIDATE", "COST"}}
 	if e.Unit != "" && e.Unit != "seconds" {

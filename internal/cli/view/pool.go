@@ -64,6 +64,10 @@ type Live struct {
 	// ExactTokens is the least of all replicas.
 	ExactTokens float64 `json:"exactTokens"`
 	Blocks      int     `json:"blocks"`
+	// ResponseCache adds up the caches of all replicas; each has its own. It is absent without one. Hooks are the steps of the
+	// policy; absent without steps.
+	ResponseCache *api.ResponseCache `json:"responseCache,omitempty"`
+	Hooks         []api.HookStep     `json:"hooks,omitempty"`
 }
 
 // Ratios compares what was expected in caches with what engines found.
@@ -344,6 +348,47 @@ func (l *Live) add(p *api.Pool) {
 	l.ExactTokens = min(l.ExactTokens, p.ExactTokens)
 	if p.TTFT != nil && (l.TTFT == nil || p.TTFT.P99 > l.TTFT.P99) {
 		l.TTFT = p.TTFT
+	}
+	l.addCache(p.ResponseCache)
+	l.addHooks(p.Hooks)
+}
+
+// addCache adds the response cache of one more replica; nil adds nothing.
+func (l *Live) addCache(r *api.ResponseCache) {
+	if r == nil {
+		return
+	}
+	if l.ResponseCache == nil {
+		l.ResponseCache = &api.ResponseCache{NotLookedUp: map[string]int64{}, NotStored: map[string]int64{}}
+	}
+	sum := l.ResponseCache
+	sum.Hits += r.Hits
+	sum.Misses += r.Misses
+	sum.Stored += r.Stored
+	sum.Evicted += r.Evicted
+	sum.Expired += r.Expired
+	sum.Entries += r.Entries
+	sum.Bytes += r.Bytes
+	sum.Limit += r.Limit
+	for why, n := range r.NotLookedUp {
+		sum.NotLookedUp[why] += n
+	}
+	for why, n := range r.NotStored {
+		sum.NotStored[why] += n
+	}
+}
+
+// addHooks adds the steps of one more replica, by their names.
+func (l *Live) addHooks(steps []api.HookStep) {
+	for _, step := range steps {
+		i := slices.IndexFunc(l.Hooks, func(s api.HookStep) bool { return s.Name == step.Name })
+		if i < 0 {
+			i = len(l.Hooks)
+			l.Hooks = append(l.Hooks, api.HookStep{Name: step.Name, Outcomes: map[string]int64{}})
+		}
+		for outcome, n := range step.Outcomes {
+			l.Hooks[i].Outcomes[outcome] += n
+		}
 	}
 }
 

@@ -54,11 +54,41 @@ func (s *Statuses) lines(c *console.Console, wide bool) []string {
 		} else {
 			lines = append(lines, "  no pods")
 		}
+		lines = append(lines, p.Live.steps()...)
 		for _, b := range p.Problems {
 			lines = append(lines, "  "+c.Paint(console.Warn, "! ")+b.Line())
 		}
 	}
 	return lines
+}
+
+// steps are the lines of what happens to requests before an endpoint is chosen: by the policy's steps, and by the response cache. There
+// are none for a pool without either.
+func (l *Live) steps() (lines []string) {
+	if l == nil {
+		return nil
+	}
+	for _, s := range l.Hooks {
+		text := fmt.Sprintf("  hook step %s: %d applied", s.Name, s.Outcomes["applied"])
+		for _, outcome := range [...]string{"refused", "failed_open", "failed_closed", "skipped"} {
+			if n := s.Outcomes[outcome]; n > 0 {
+				text += fmt.Sprintf(", %d %s", n, outcome)
+			}
+		}
+		lines = append(lines, text)
+	}
+	r := l.ResponseCache
+	if r == nil {
+		return lines
+	}
+	others := int64(0)
+	for _, n := range r.NotLookedUp {
+		others += n
+	}
+	const mebibyte = 1 << 20
+	text := fmt.Sprintf("  response cache: %d hits, %d misses, %d not looked up; ", r.Hits, r.Misses, others)
+	return append(lines, text+fmt.Sprintf("%d answers, %.1f of %.1f MiB, in %d replicas with a cache each",
+		r.Entries, float64(r.Bytes)/mebibyte, float64(r.Limit)/mebibyte, len(l.Pickers)))
 }
 
 // Line is a problem in a sentence.

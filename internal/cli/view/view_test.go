@@ -129,6 +129,42 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestCachesOfReplicasAreAddedUp, and so are hook steps; a pool without them has no line for them.
+func TestCachesOfReplicasAreAddedUp(t *testing.T) {
+	one, two := replica("a", 10), replica("b", 30)
+	for i, live := range []*api.Live{one, two} {
+		n := int64(i + 1)
+		live.Pools[0].ResponseCache = &api.ResponseCache{Hits: n, Misses: 2 * n, NotLookedUp: map[string]int64{"stateful": n}, Entries: int(n), Bytes: n << 20, Limit: n << 24}
+		live.Pools[0].Hooks = []api.HookStep{{Name: "plan", Outcomes: map[string]int64{"applied": n, "refused": 2 * n}}}
+	}
+	p := OfCluster(ptrs(chat()))
+	p.Join([]PickerReport{{Picker: "a", Live: one}, {Picker: "b", Live: two}})
+	text := strings.Join((&Statuses{[]*Pool{p}}).Lines(&console.Console{}), "\n")
+	for _, want := range []string{
+		"  response cache: 3 hits, 6 misses, 3 not looked up; 3 answers, 3.0 of 48.0 MiB, in 2 replicas with a cache each",
+		"  hook step plan: 3 applied, 6 refused",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if one.Pools[0].ResponseCache.Hits != 1 || one.Pools[0].Hooks[0].Outcomes["applied"] != 1 {
+		t.Errorf("what a replica reports was changed: %+v", one.Pools[0])
+	}
+	p = OfCluster(ptrs(chat()))
+	p.Join([]PickerReport{{Picker: "a", Live: replica("a", 10)}})
+	text = strings.Join((&Statuses{[]*Pool{p}}).Lines(&console.Console{}), "\n")
+	if strings.Contains(text, "response cache") || strings.Contains(text, "hook step") {
+		t.Errorf("without both:\n%s", text)
+	}
+	for _, r := range []string{"hit", "miss", "no_tenant"} {
+		lines := strings.Join(Explanation(&console.Console{}, &api.Explanation{ResponseCache: &api.CacheResult{Result: r, AgeSeconds: 7}}), "\n")
+		if !strings.Contains(lines, "Response cache of this replica: ") || strings.Contains(lines, "7 s ago") != (r == "hit") {
+			t.Errorf("%s:\n%s", r, lines)
+		}
+	}
+}
+
 // TestAWideStatusCountsTheAnswersThatReport what their engine found in its cache, and says why a pod gets no requests.
 func TestAWideStatusCountsTheAnswersThatReport(t *testing.T) {
 	p, live := OfCluster(ptrs(chat())), replica("chat-picker-0", 10)

@@ -80,6 +80,36 @@ type Pool struct {
 	Rollout *Rollout `json:"rollout,omitempty"`
 	Pods    []Pod    `json:"pods"`
 	Shadows []Shadow `json:"shadows,omitempty"`
+
+	// ResponseCache is absent without one. Hooks are the steps of the policy, in their order; absent without steps.
+	ResponseCache *ResponseCache `json:"responseCache,omitempty"`
+	Hooks         []HookStep     `json:"hooks,omitempty"`
+}
+
+// ResponseCache is what the response cache of a pool has done and holds, for all tenants together. Each replica has a cache of its own:
+// what one of them has stored, the others do not answer.
+type ResponseCache struct {
+	// Hits are requests that were answered from the cache, without an endpoint: Pool.Requests does not have them. Misses were looked up
+	// and not there. NotLookedUp are the others, by reason.
+	Hits        int64            `json:"hits"`
+	Misses      int64            `json:"misses"`
+	NotLookedUp map[string]int64 `json:"notLookedUp,omitempty"`
+	// Stored are answers of engines that were stored; NotStored are those to other misses, by reason.
+	Stored    int64            `json:"stored"`
+	NotStored map[string]int64 `json:"notStored,omitempty"`
+	// Evicted answers had to give way to others, Expired ones were too old.
+	Evicted int64 `json:"evicted"`
+	Expired int64 `json:"expired"`
+	// Entries are the answers in the cache. They and the answers under way take Bytes, at most Limit.
+	Entries int   `json:"entries"`
+	Bytes   int64 `json:"bytes"`
+	Limit   int64 `json:"limit"`
+}
+
+// HookStep is a step of a policy, and how many requests had which outcome: skipped, applied, refused, failed_open, failed_closed.
+type HookStep struct {
+	Name     string           `json:"name"`
+	Outcomes map[string]int64 `json:"outcomes"`
 }
 
 // Quantiles of a time, in seconds.
@@ -236,6 +266,8 @@ type Explanation struct {
 	Route string `json:"route,omitempty"`
 	// Hooks are the outcomes of the policy's steps, by pool; empty without steps.
 	Hooks string `json:"hooks,omitempty"`
+	// ResponseCache is what the pool's response cache would do with the request; absent without a cache, and in decisions.
+	ResponseCache *CacheResult `json:"responseCache,omitempty"`
 	// Tokens is where the prompt's token ids came from; TokensMissing why they are not exact.
 	Tokens        string `json:"tokens"`
 	TokensMissing string `json:"tokensMissing,omitempty"`
@@ -248,13 +280,23 @@ type Explanation struct {
 	NoCacheRead bool `json:"noCacheRead,omitempty"`
 	// Unit of the costs: seconds, or what the strategy compares.
 	Unit string `json:"unit"`
-	// Candidates, all that were scored, the best first. Left out are endpoints that were no candidates, with the reason.
+	// Candidates, all that were scored, the best first; none if only the response cache answers.
+	// Left out are endpoints that were no candidates, with the reason.
 	Candidates []Candidate `json:"candidates"`
 	LeftOut    []LeftOut   `json:"leftOut,omitempty"`
 	// Fleet are terms that all candidates have in common.
 	Fleet []Term `json:"fleet,omitempty"`
 	// Plans are the ways to serve the request; absent in pools without roles.
 	Plans *Plans `json:"plans,omitempty"`
+}
+
+// CacheResult is what a response cache would do with a request, of the replica that explains it and with the headers of the question.
+type CacheResult struct {
+	// Result is hit; miss, where no answer is stored; or why the request is not looked up: not_asked, not_deterministic, stateful,
+	// declined, no_tenant, unreadable.
+	Result string `json:"result"`
+	// AgeSeconds is the age of the answer, of a hit.
+	AgeSeconds int64 `json:"ageSeconds,omitempty"`
 }
 
 // Plans are the ways to serve a request in a pool with roles. Their costs are in seconds, whatever the strategy.

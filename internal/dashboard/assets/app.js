@@ -46,6 +46,8 @@ function draw() {
   view.tiles(pool, Date.parse(live.time) / 1000, past?.pools.find((p) => p.namespace === pool.namespace && p.name === pool.name)?.points ?? [], past?.seconds);
   view.progress(pool);
   view.pods(pool, $('pods-filter').value);
+  view.responses(pool);
+  view.hooks(pool);
   view.shadows(pool);
   if (!$('body').value) $('body').value = JSON.stringify({ model: pool.model, messages: [{ role: 'user', content: 'What is it about?' }] }, null, 2);
 }
@@ -149,8 +151,7 @@ $('ask').addEventListener('submit', async (e) => {
   try {
     const answer = await ask(`/explain?path=${encodeURIComponent($('path').value)}`, { method: 'POST', body: $('body').value, headers: { 'Content-Type': 'application/json' } });
     const x = await answer.json();
-    const c = x.candidates[0];
-    out.replaceChildren(h('p', { class: 'verdict' }, 'It would go to ', h('strong', {}, c.pod), `, which holds ${c.matched} of its ${x.promptTokens} prompt tokens.`), ...view.candidates(x));
+    out.replaceChildren(h('p', { class: 'verdict' }, ...view.verdict(x)), ...(x.candidates.length ? view.candidates(x) : []));
   } catch (fault) {
     out.replaceChildren(h('p', { class: 'notice bad' }, fault instanceof Refused ? `${fault.code}: ${fault.message}` : 'The picker does not answer.'));
   }

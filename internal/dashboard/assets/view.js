@@ -133,6 +133,45 @@ export function shadows(pool) {
     h('td', { class: 'n' }, percent(s.agreed, s.compared)), h('td', { class: 'n' }, seconds(s.savedSeconds)), h('td', { class: 'n' }, seconds(s.lostSeconds)))));
 }
 
+const bytes = (n) => (n < 1 << 20 ? `${(n / 1024).toFixed(n < 10240 ? 1 : 0)} KiB` : `${(n / (1 << 20)).toFixed(1)} MiB`);
+const reasons = (by) => Object.entries(by ?? {}).sort((a, b) => b[1] - a[1]).map(([why, n]) => `${why.replaceAll('_', ' ')} ${whole(n)}`).join(', ') || 'none';
+
+// responses shows what the pool's response cache has done and holds; a pool without one shows nothing.
+export function responses(pool) {
+  const r = pool.responseCache;
+  $('responses-box').hidden = !r;
+  if (!r) return;
+  const line = (name, text) => h('tr', {}, h('td', {}, name), h('td', {}, text));
+  $('responses').replaceChildren(
+    line('Hits', `${whole(r.hits)} of ${whole(r.hits + r.misses)} requests that were looked up (${percent(r.hits, r.hits + r.misses)})`),
+    line('Not looked up', reasons(r.notLookedUp)), line('Answers stored', whole(r.stored)), line('Answers not stored', reasons(r.notStored)),
+    line('Holds', `${count(r.entries, 'answer')}, ${bytes(r.bytes)} of ${bytes(r.limit)}`), line('Removed', `${whole(r.evicted)} for room, ${whole(r.expired)} by age`));
+}
+
+// hooks shows how many requests each step of the policy had which outcome for.
+export function hooks(pool) {
+  const list = pool.hooks ?? [];
+  $('hooks-box').hidden = list.length === 0;
+  $('hooks').replaceChildren(...list.map((s) => h('tr', {}, h('td', {}, s.name),
+    ['applied', 'refused', 'skipped', 'failed_open', 'failed_closed'].map((o) => h('td', { class: 'n' }, whole(s.outcomes[o] ?? 0))))));
+}
+
+// verdict is what would become of a request that is explained.
+export function verdict(x) {
+  const c = x.candidates[0];
+  const cached = x.responseCache;
+  if (cached?.result === 'hit') return ['The ', h('strong', {}, 'response cache'), ` would answer it, with an answer of ${count(cached.ageSeconds ?? 0, 'second')} ago.`, c ? ` Without it, it would go to ${c.pod}.` : ''];
+  const goes = ['It would go to ', h('strong', {}, c.pod), `, which holds ${c.matched} of its ${x.promptTokens} prompt tokens.`];
+  return cached ? [...goes, ` The response cache ${unanswered[cached.result] ?? cached.result}.`] : goes;
+}
+
+// unanswered is why the response cache does not answer a request, by the word of the API.
+const unanswered = {
+  miss: 'has no answer to it with these headers', not_asked: 'is not used: the client must ask for it', not_deterministic: 'is not used: the request can have several answers',
+  stateful: 'is not used: the request depends on others, or steers the engine', declined: 'is not used: cache-control refuses it',
+  no_tenant: 'is not used: the request has no tenant', unreadable: 'is not used: the body cannot be compared, or is too large',
+};
+
 const outcomes = { completed: 'good', failed: 'bad', rejected: 'bad', client_gone: 'wait', unreported: '' };
 const name = (c, ranks) => (ranks ? `${c.pod}/${c.rank}` : c.pod);
 
@@ -187,6 +226,8 @@ export function candidates(d) {
   const ranks = d.candidates.some((c) => c.rank > 0);
   const terms = d.candidates[0].terms.map((t) => t.name);
   const facts = [`${d.strategy}`, `model ${d.model}`, `tokens ${d.tokens}${d.tokensMissing ? ` (${d.tokensMissing})` : ''}`];
+  if (d.route) facts.push(`route ${d.route}`);
+  if (d.hooks) facts.push(`hooks ${d.hooks}`);
   if (d.prefix) facts.push(`prefix ${d.prefix}`);
   if (d.waitedMilliseconds) facts.push(`waited ${seconds(d.waitedMilliseconds / 1000)}`);
   if (d.firstTokenMilliseconds) facts.push(`first token after ${seconds(d.firstTokenMilliseconds / 1000)}`);

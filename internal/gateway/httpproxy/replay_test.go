@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/hooks"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
@@ -428,5 +429,69 @@ func TestAChangeEmptiesTheCache(t *testing.T) {
 	apply(s)
 	if _, cache := h.ask(cold); cache != "" || len(h.picker.ResponseStats()) != 0 {
 		t.Errorf("without a cache: %q, %+v", cache, h.picker.ResponseStats())
+	}
+}
+
+// TestExplainSaysWhatTheCacheWouldDo: a hit with its age, also while no endpoint is ready, a miss, or the reason why the request is not
+// looked up. It changes nothing: neither what is counted nor how long an answer lives. Tenants and headers count as they do for clients.
+func TestExplainSaysWhatTheCacheWouldDo(t *testing.T) {
+	t.Parallel()
+	address, asked := counting(t)
+	h := newHouse(t, Options{}, caching(address))
+	explain := func(fields string, header http.Header) string {
+		t.Helper()
+		e, err := h.picker.Explain(t.Context(), &picker.Request{
+			Route: openai.Completions, Body: []byte(`{"model":"m","prompt":"p"` + fields + `}`), Header: header.Get, Headers: header,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.ResponseCache == nil {
+			return ""
+		}
+		return fmt.Sprint(e.ResponseCache.Result, " ", e.ResponseCache.AgeSeconds, " ", len(e.Candidates))
+	}
+	none := http.Header{}
+	if got := explain(cold, none); got != "miss 0 1" {
+		t.Errorf("before any request: %s", got)
+	}
+	h.ask(cold)
+	eventually(t, "it is stored", func() bool { return h.responses().Entries == 1 })
+	before := h.responses()
+	for name, tc := range map[string]struct {
+		fields string
+		header http.Header
+		want   string
+	}{
+		"stored":              {cold, none, "hit 0 1"},
+		"another header":      {cold, http.Header{"X-Else": {"1"}}, "miss 0 1"},
+		"chance":              {``, none, "not_deterministic 0 1"},
+		"a wish":              {``, http.Header{"X-Kvasir-Cache": {"true"}}, "miss 0 1"},
+		"declined":            {cold, http.Header{"Cache-Control": {"no-store"}}, "declined 0 1"},
+		"a fresh answer only": {cold, http.Header{"Cache-Control": {"no-cache"}}, "miss 0 1"},
+		"not to be compared":  {cold + `,"seed":1,"seed":2`, none, "unreadable 0 1"},
+	} {
+		if got := explain(tc.fields, tc.header); got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
+	}
+	if after := h.responses(); after != before || asked.Load() != 1 {
+		t.Errorf("explaining has changed %+v to %+v, and the engine was asked %d times", before, after, asked.Load())
+	}
+	gone := caching(address)
+	gone.Endpoints[0].Ready = false
+	if err := h.picker.Apply([]picker.Spec{gone}); err != nil {
+		t.Fatal(err)
+	}
+	if got := explain(cold, none); got != "hit 0 0" {
+		t.Errorf("while no endpoint is ready: %s", got)
+	}
+	without := caching(address)
+	without.Policy.Responses = picker.ResponseCacheSpec{}
+	if err := h.picker.Apply([]picker.Spec{without}); err != nil {
+		t.Fatal(err)
+	}
+	if got := explain(cold, none); got != "" {
+		t.Errorf("without a cache: %s", got)
 	}
 }
