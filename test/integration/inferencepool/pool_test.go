@@ -263,7 +263,7 @@ var _ = Describe("a pool that owns its pods", Ordered, func() {
 			return n == last
 		}
 		// On a slow machine a condition can come later than that, which is a change. Then it must come to rest after it.
-		Expect(still() || still() || still()).To(BeTrue())
+		Eventually(still).WithTimeout(3 * time.Minute).Should(BeTrue())
 	})
 
 	It("follows the scale subresource up, and drains on the way down", func() {
