@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/operator/keda"
 )
 
@@ -70,12 +71,11 @@ func identity(t *testing.T) (dir string, pair tls.Certificate, pool *x509.CertPo
 // serveKEDA starts a replica's scaler, and returns its address.
 func serveKEDA(t *testing.T, o *options, reader client.Reader) string {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := freeport.Addresses("127.0.0.1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.kedaAddress = free.Addr().String()
-	_ = free.Close()
+	o.kedaAddress = free[0]
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	server := o.kedaServer(reader)

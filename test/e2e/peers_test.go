@@ -243,7 +243,8 @@ func TestASessionStaysOnItsPodBehindTwoPickers(t *testing.T) {
 	alone := newFleet(t, pods, vllmsim.Config{SpeedUp: 50}, "Sticky")
 	other := &fleet{t: t, dir: alone.dir, config: alone.config, engines: alone.engines, client: alone.client}
 	other.startPicker()
-	if n := inTurns(t, alone, other).moved(sessions, 0, each, map[string]int{}, fresh); n == 0 {
+	// Each picker chooses a home by keys of its own, and two homes are the same one time in five: all of 21, once in 10^14 runs.
+	if n := inTurns(t, alone, other).moved(3*sessions, 0, 2, map[string]int{}, fresh); n == 0 {
 		t.Error("without the exchange no session has moved: this shows no use")
 	}
 }

@@ -111,6 +111,7 @@ func (h *house) envoy(o envoytest.Options) *standIn {
 
 func newGate(t *testing.T, o envoytest.Options) *standIn {
 	t.Helper()
+	o.MessageTimeout = cmp.Or(o.MessageTimeout, patience) // Envoy's 200 ms would judge how busy the machine is
 	if o.Dial == nil {
 		o.Dial = []grpc.DialOption{plain}
 	}
