@@ -2,8 +2,10 @@ package server
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"flag"
 	"io"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -78,8 +80,12 @@ func argsOf(t *testing.T, admitter *crdadmission.Admitter, spec string) []string
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := resources.Objects(
-		resources.Config{PickerImage: "picker", Operator: types.NamespacedName{Namespace: "o", Name: "o"}, HubEndpoint: "https://h"}, resources.Input{Pool: pool})
+	hub := httptest.NewTLSServer(nil)
+	defer hub.Close()
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw})
+	objects, err := resources.Objects(resources.Config{
+		PickerImage: "picker", Operator: types.NamespacedName{Namespace: "o", Name: "o"}, HubEndpoint: "https://h", HubAuthorities: string(authority),
+	}, resources.Input{Pool: pool})
 	if err != nil {
 		t.Fatal(err)
 	}
