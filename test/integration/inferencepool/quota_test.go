@@ -28,12 +28,14 @@ var _ = Describe("a pool in a namespace with limits", Ordered, func() {
 		}
 		return list
 	}
-	// limit creates an object of the namespace that is gone after the spec.
+	// limit creates an object of the namespace that is gone after the spec, but not before its pool: without it a pool that is about to be
+	// deleted could get a pod that the next spec takes for one of its own.
+	var limits []client.Object
 	limit := func(object client.Object) {
 		GinkgoHelper()
 		object.SetNamespace(namespace)
 		Expect(api.Create(ctx, object)).To(Succeed())
-		DeferCleanup(func() { Expect(client.IgnoreNotFound(api.Delete(ctx, object))).To(Succeed()) })
+		limits = append(limits, object)
 	}
 	// quota creates one, and waits until Kubernetes counts.
 	quota := func(pairs ...string) *corev1.ResourceQuota {
@@ -50,7 +52,15 @@ var _ = Describe("a pool in a namespace with limits", Ordered, func() {
 	BeforeAll(func() {
 		Expect(api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	})
-	BeforeEach(w.clear)
+	BeforeEach(func() {
+		DeferCleanup(func() {
+			for _, object := range limits {
+				Expect(client.IgnoreNotFound(api.Delete(ctx, object))).To(Succeed())
+			}
+			limits = nil
+		})
+		w.clear() // whose cleanup comes first
+	})
 	create := func(replicas int32) {
 		GinkgoHelper()
 		w.create(replicas, func(s *v1alpha1.InferencePoolSpec) {
@@ -91,7 +101,13 @@ var _ = Describe("a pool in a namespace with limits", Ordered, func() {
 		q := quota("requests."+gpu, "1")
 		create(2)
 		w.says(1, v1alpha1.ConditionScaled, "QuotaExceeded", "exceeded quota: team, requested: requests."+gpu+"=1, used: requests."+gpu+"=1")
-		first := w.pods(Default)[0].UID
+		var first types.UID
+		Eventually(func(g Gomega) { // not one of the pool before, which Kubernetes is about to delete
+			pods := w.pods(g)
+			g.Expect(pods).To(HaveLen(1))
+			g.Expect(metav1.IsControlledBy(&pods[0], w.get(g))).To(BeTrue())
+			first = pods[0].UID
+		}).Should(Succeed())
 		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](1) })
 		w.says(1, v1alpha1.ConditionScaled, "ScalingUp") // it is not ready
 		w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Replicas = ptr.To[int32](2) })
