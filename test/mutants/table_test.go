@@ -305,4 +305,11 @@ var mutants = []mutant{
 		new:  "	if unproven != nil && errors.Is(unproven, errOther) {\n",
 		pkg:  "./internal/events", test: "TestNothingIsReplayedWhileTheLifeIsUnknown",
 	},
+	{
+		name: "new answers to the probe are not compared",
+		file: "internal/tokens/tokencheck/compare.go",
+		old:  "maps.Equal(last.probes, probes)",
+		new:  "len(last.probes) == len(probes) || maps.Equal(last.probes, probes)",
+		pkg:  "./internal/tokens/tokencheck", test: "TestTheProbeIsRepeated",
+	},
 }
