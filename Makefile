@@ -22,7 +22,7 @@ COUNTED = $$(grep -rlF 'race.Enabled' --include='*_test.go' internal | grep -v ^
 # Of these, what counts allocations and processor time; then, whole, what the race detector sees in part: long tests of one goroutine.
 UNRACED := Alloc|CostsNothing|Worst|NoClientTakes|HoldATenant|VictimsByValue
 UNRACED := $(UNRACED)|ChainsCanBeStoredAgain|ALiarCannotEvict|AgreesWithThePlainOne|WithinTheirShareLoseNothing
-UNRACED := $(UNRACED)|EndUpWithTheTruth|WithoutAReporterPartsAreJoined|PlantNone|MirrorAgrees|DrawOnOneRoom
+UNRACED := $(UNRACED)|EndUpWithTheTruth|WithoutAReporterPartsAreJoined|PlantNone|DrawOnOneRoom
 UNRACED := $(UNRACED)|WhateverHappensThePoolEndsAsDesired|MayDieBetweenAnyTwoWrites
 
 # Programs are static, and everything is compiled for that once; only the race detector needs C.

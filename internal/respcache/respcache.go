@@ -164,7 +164,7 @@ func (c *Cache) Get(now time.Time, key Key, maxAge time.Duration) *Answer {
 		c.counters.expired.Add(1)
 		e = nil
 	}
-	if e == nil || maxAge >= 0 && now.Sub(e.answer.Stored) >= maxAge {
+	if !c.answers(e, now, maxAge) {
 		c.counters.Count(Miss)
 		return nil
 	}
@@ -178,10 +178,19 @@ func (c *Cache) Peek(now time.Time, key Key, maxAge time.Duration) *Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[key]
-	if e == nil || now.Sub(e.answer.Stored) >= c.life || maxAge >= 0 && now.Sub(e.answer.Stored) >= maxAge {
+	if !c.answers(e, now, maxAge) {
 		return nil
 	}
 	return e.answer
+}
+
+// answers reports whether an entry, nil for none, is young enough for the cache and for the client.
+func (c *Cache) answers(e *entry, now time.Time, maxAge time.Duration) bool {
+	if e == nil {
+		return false
+	}
+	age := now.Sub(e.answer.Stored)
+	return age < c.life && (maxAge < 0 || age < maxAge)
 }
 
 // Close drops everything, and lets nothing be stored any more.

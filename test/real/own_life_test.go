@@ -67,8 +67,8 @@ func TestRanksAreEndpoints(t *testing.T) {
 			for i := range 6 {
 				verdict(t, p.repeated(chat("two ranks", say("user", text(fmt.Sprint("rank", c.name, i), 200)))))
 			}
-			// Idle ranks cost the same, and the prompt's hash decides with the pod's UID, which differs in each run: 1 run of 32 has
-			// sent six prompts to one rank.
+			// Idle ranks cost the same. Then a hash of prompt and pod UID decides, and the UID differs in each run: in 1 of 32, six
+			// prompts go to one rank.
 			both := func() (bool, error) {
 				pools, err := engines[0].holds()
 				return len(pools) == 2 && pools[0].distinct > 0 && pools[1].distinct > 0, err

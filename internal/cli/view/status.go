@@ -87,8 +87,8 @@ func (l *Live) steps() (lines []string) {
 	}
 	const mebibyte = 1 << 20
 	text := fmt.Sprintf("  response cache: %d hits, %d misses, %d not looked up; ", r.Hits, r.Misses, others)
-	return append(lines, text+fmt.Sprintf("%d answers, %.1f of %.1f MiB, in %d replicas with a cache each",
-		r.Entries, float64(r.Bytes)/mebibyte, float64(r.Limit)/mebibyte, len(l.Pickers)))
+	return append(lines, text+fmt.Sprintf("%d answers, %.1f of %.1f MiB, in all replicas together",
+		r.Entries, float64(r.Bytes)/mebibyte, float64(r.Limit)/mebibyte))
 }
 
 // Line is a problem in a sentence.

@@ -141,7 +141,7 @@ func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 	p.Join([]PickerReport{{Picker: "a", Live: one}, {Picker: "b", Live: two}})
 	text := strings.Join((&Statuses{[]*Pool{p}}).Lines(&console.Console{}), "\n")
 	for _, want := range []string{
-		"  response cache: 3 hits, 6 misses, 3 not looked up; 3 answers, 3.0 of 48.0 MiB, in 2 replicas with a cache each",
+		"  response cache: 3 hits, 6 misses, 3 not looked up; 3 answers, 3.0 of 48.0 MiB, in all replicas together",
 		"  hook step plan: 3 applied, 6 refused",
 	} {
 		if !strings.Contains(text, want) {
