@@ -19,6 +19,7 @@ import (
 type configuration struct {
 	applying sync.Mutex // held while a state is applied: one at a time
 	marks    marks
+	cramped  bool // the indexes of the pools do not fit into the plan
 
 	mu      sync.Mutex                              // guards what follows
 	written config.State                            // as last read
@@ -119,9 +120,11 @@ func (a *app) logProblems(before, now config.State) {
 func (a *app) applySpecs(specs []picker.Spec, routes []modelroute.Route) map[types.NamespacedName]config.Refusal {
 	refused := map[types.NamespacedName]config.Refusal{}
 	specs = slices.Clone(specs)
-	if !a.plan.fit(specs) {
+	fits := a.plan.fit(specs)
+	if !fits && !a.cramped {
 		logging.Warn(a.log, "Index limited to its share of the container's memory", "index", a.plan.index, "limit", a.plan.limit)
 	}
+	a.cramped = !fits
 	for _, e := range picker.PoolErrors(a.picker.Apply(specs, routes...)) {
 		name := keyOf(e.Namespace, e.Pool)
 		refused[name] = config.Refusal{Err: e.Err}

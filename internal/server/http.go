@@ -63,6 +63,9 @@ type observing struct {
 	ring    *dashboard.Ring
 	recent  *dashboard.Recent
 
+	// rendering is held while a status becomes YAML: one at a time, as that takes a hundred times the text's memory.
+	rendering sync.Mutex
+
 	lately   sync.Mutex // guards what follows
 	lastLive api.Live
 }
@@ -170,7 +173,9 @@ func (a *app) serveStatus(w http.ResponseWriter, r *http.Request) {
 		body, err = json.Marshal(all)
 	} else {
 		w.Header().Set("Content-Type", "application/yaml")
+		a.rendering.Lock()
 		body, err = yaml.Marshal(all)
+		a.rendering.Unlock()
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

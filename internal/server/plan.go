@@ -1,10 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"math"
 	"os"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -114,25 +116,47 @@ func containerMemory(root string) (limit int64) {
 	return limit
 }
 
-// fit makes the indexes and the response caches of pools fit into the plan: where they would take more together, each gets the same share
-// of its pool's limit. It reports whether the indexes fitted.
+// fit makes the indexes and the response caches of pools fit into the plan, where they could take more together. It reports whether the
+// indexes fitted.
 func (p *plan) fit(specs []picker.Spec) (fits bool) {
-	share(p.responses, specs, func(s *picker.Spec) *int64 { return &s.Policy.Responses.MaxBytes })
-	return share(p.index, specs, func(s *picker.Spec) *int64 { return &s.IndexMemory })
+	share(p.responses, specs, func(s *picker.Spec) (*int64, float64) {
+		n := &s.Policy.Responses.MaxBytes
+		return n, float64(*n)
+	})
+	return share(p.index, specs, func(s *picker.Spec) (*int64, float64) {
+		return &s.IndexMemory, float64(s.IndexMemory) * float64(len(s.Endpoints))
+	})
 }
 
-// share divides a limit, 0 for none, in the proportion of what specs set. It reports false if that was too much.
-func share(limit int64, specs []picker.Spec, of func(*picker.Spec) *int64) (fits bool) {
-	all := int64(0)
+// share divides a limit, 0 for none, among specs in the proportion of their weights; none gets more than it has set, and what it does
+// not need is for the others. A spec of the weight 0 has nothing to store, such as a pool without endpoints: it is left as it is. share
+// reports false if the specs have set more than the limit.
+func share(limit int64, specs []picker.Spec, of func(*picker.Spec) (set *int64, weight float64)) (fits bool) {
+	type claim struct {
+		set    *int64
+		weight float64
+	}
+	var claims []claim
+	all, weights := int64(0), 0.0
 	for i := range specs {
-		all += *of(&specs[i])
+		if set, weight := of(&specs[i]); weight > 0 {
+			claims = append(claims, claim{set, weight})
+			all += *set
+			weights += weight
+		}
 	}
 	if limit == 0 || all <= limit {
 		return true
 	}
-	for i := range specs {
-		n := of(&specs[i])
-		*n = int64(float64(*n) / float64(all) * float64(limit))
+	// Those that need the least for their weight come first: what each of them leaves is divided among the rest.
+	slices.SortStableFunc(claims, func(a, b claim) int {
+		return cmp.Compare(float64(*a.set)/a.weight, float64(*b.set)/b.weight)
+	})
+	left := float64(limit)
+	for _, c := range claims {
+		part := min(float64(*c.set), left*min(1, c.weight/weights))
+		*c.set = max(1, int64(part)) // 0 would be no limit
+		left, weights = left-part, weights-c.weight
 	}
 	return false
 }

@@ -1,10 +1,12 @@
 package server
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -14,7 +16,7 @@ func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 		if rest := limit - p.clients - p.index - p.tokens - p.peers - p.responses; rest < limit*3/10-3 || rest-p.events < limit/5 || p.events < limit/12 || p.clients < limit/5 || p.tokens < limit/12 {
 			t.Errorf("of %d: %+v", limit, p)
 		}
-		specs := []picker.Spec{{IndexMemory: 1 << 30}, {IndexMemory: 3 << 30}}
+		specs := []picker.Spec{indexed(1<<30, 1), indexed(3<<30, 1)}
 		specs[0].Policy.Responses.MaxBytes, specs[1].Policy.Responses.MaxBytes = 1<<30, 1<<30
 		if p.fit(specs) {
 			t.Errorf("4 GiB of index fit into %d bytes", limit)
@@ -27,8 +29,62 @@ func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 		}
 	}
 	p := newPlan(0, 1<<20)
-	if specs := []picker.Spec{{IndexMemory: 1 << 40}}; !p.fit(specs) || specs[0].IndexMemory != 1<<40 || p.clients != unlimitedClients {
+	if specs := []picker.Spec{indexed(1<<40, 1)}; !p.fit(specs) || specs[0].IndexMemory != 1<<40 || p.clients != unlimitedClients {
 		t.Errorf("without a limit: %+v", p)
+	}
+}
+
+// indexed is a pool that has set a limit for its index.
+func indexed(memory int64, endpoints int) picker.Spec {
+	return picker.Spec{IndexMemory: memory, Endpoints: make([]endpoint.Endpoint, endpoints)}
+}
+
+// TestPoolsWithEndpointsShareTheIndex: all of the plan is given away, in the proportion of endpoints and settings; nothing to pools
+// without endpoints, and to no pool more than it has set.
+func TestPoolsWithEndpointsShareTheIndex(t *testing.T) {
+	p := newPlan(2<<30, 1<<20)
+	specs := make([]picker.Spec, 0, 1000)
+	for i := range 1000 {
+		specs = append(specs, indexed(1<<30, min(4, max(0, i-979)*4)))
+	}
+	if p.fit(specs) {
+		t.Fatal("20 GiB of indexes fit into 512 MiB")
+	}
+	for i, s := range specs {
+		if i < 980 && s.IndexMemory != 1<<30 || i >= 980 && (s.IndexMemory > p.index/20 || s.IndexMemory < p.index/20-1) {
+			t.Fatalf("pool %d of %d endpoints has %d of %d bytes", i, len(s.Endpoints), s.IndexMemory, p.index)
+		}
+	}
+	// What small pools leave is for large ones.
+	specs = []picker.Spec{indexed(1<<30, 8), indexed(16<<20, 30), indexed(1<<30, 2)}
+	p.fit(specs)
+	if a, b, c := specs[0].IndexMemory, specs[1].IndexMemory, specs[2].IndexMemory; b != 16<<20 || a/c != 4 && a/(c+1) != 4 || a+b+c > p.index || a+b+c < p.index-2 {
+		t.Errorf("%d, %d and %d of %d bytes", a, b, c, p.index)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		specs := make([]picker.Spec, 1+r.IntN(20))
+		var set []int64
+		asked := int64(0)
+		for i := range specs {
+			specs[i] = indexed(16<<20+r.Int64N(1<<r.IntN(34)), r.IntN(9))
+			set = append(set, specs[i].IndexMemory)
+			if len(specs[i].Endpoints) > 0 {
+				asked += set[i]
+			}
+		}
+		fits, given := p.fit(specs), int64(0)
+		for i, s := range specs {
+			if s.IndexMemory > set[i] || s.IndexMemory < 1 || (fits || len(s.Endpoints) == 0) && s.IndexMemory != set[i] {
+				t.Fatalf("a pool that has set %d gets %d", set[i], s.IndexMemory)
+			}
+			if len(s.Endpoints) > 0 {
+				given += s.IndexMemory
+			}
+		}
+		if fits != (asked <= p.index) || given > p.index || given < min(asked, p.index)-int64(len(specs)) {
+			t.Fatalf("%d of %d bytes given to pools that have set %d (fits: %t)", given, p.index, asked, fits)
+		}
 	}
 }
 
