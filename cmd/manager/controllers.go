@@ -80,7 +80,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		Children: func() resources.Config {
 			return resources.Config{
 				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel, Version: version.Get().Version,
-				HubEndpoint: o.hubEndpoint, HubAuthorities: o.hubAuthorities,
+				HubEndpoint: o.hubEndpoint, HubAuthorities: o.hubAuthorities, HubProxy: o.hubProxy,
 				GIE: optional.there(resources.GIEKind), Routes: optional.there(resources.RouteKind),
 				CertManager: optional.there(resources.CertificateKind), Provisioning: optional.there(resources.ProvisioningKind),
 				Traffic: resources.Traffic{

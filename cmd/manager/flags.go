@@ -38,6 +38,8 @@ type options struct {
 	hubEndpoint string
 	// hubAuthorities are certificates in PEM that sign the hub's; empty for none.
 	hubAuthorities string
+	// hubProxy is the URL of the proxy through which pickers reach the hub; empty for none.
+	hubProxy string
 
 	// account is the operator's own, and token the file with what proves it to pickers.
 	account types.NamespacedName
@@ -94,6 +96,13 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 			return err
 		})
 	f.StringVar(&o.hubAuthorities, "hub-ca", "", "certificates of authorities that sign the hub's, in `PEM`; pickers trust them besides those of their image")
+	f.Func("hub-proxy", "`URL` of the proxy through which pickers reach the hub, http://HOST:PORT", func(s string) error {
+		proxy, err := hub.ParseProxy(s)
+		if err == nil {
+			o.hubProxy = proxy.String()
+		}
+		return err
+	})
 	f.Func("service-account", "`NAMESPACE/NAME` of the operator's own service account, to which pickers send their state (required)",
 		func(s string) error {
 			namespace, name, ok := strings.Cut(s, "/")
@@ -158,6 +167,8 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return fmt.Errorf("--reporter-log-level %q: want error, warn, info, debug or trace", o.reporterLogLevel)
 	case o.logFormat != logging.Text && o.logFormat != logging.JSON:
 		return fmt.Errorf("--log-format %q: want text or json", o.logFormat)
+	case o.hubProxy != "" && o.hubEndpoint == "":
+		return errors.New("--hub-proxy needs --hub-endpoint")
 	case o.pickerImage == "":
 		return errors.New("--picker-image is required")
 	case o.reporterImage == "":

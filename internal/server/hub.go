@@ -13,16 +13,18 @@ import (
 
 // hubOptions are the flags of the model hub.
 type hubOptions struct {
-	address, tokenFile, cache, ca string
+	address, tokenFile, cache, ca, proxy string
 
 	endpoint    *neturl.URL      // of address; nil without one
 	authorities *hub.Authorities // of ca; nil without one
+	through     *neturl.URL      // of proxy; nil without one
 }
 
 func (o *hubOptions) flags(f *flag.FlagSet) {
 	f.StringVar(&o.address, "hub-endpoint", "", "`URL` of the model hub from which tokenizers of the types Auto and Hub are downloaded, such as https://huggingface.co or a mirror; empty downloads nothing")
 	f.StringVar(&o.tokenFile, "hub-token-file", "", "`file` with a token of the hub, for repositories whose pool names no token; read again when it is needed")
 	f.StringVar(&o.ca, "hub-ca", "", "`file` with certificates of authorities that sign the hub's, in PEM, or their text; those of the system are trusted as well. Read at the start")
+	f.StringVar(&o.proxy, "hub-proxy", "", "`URL` of the proxy through which the hub is reached, http://HOST:PORT; the environment's proxies are not used")
 	f.StringVar(&o.cache, "hub-cache", "", "`directory` for the files, in the layout of the Hugging Face cache; at most 1 GiB. Without --hub-endpoint, only files that are in it are used")
 }
 
@@ -37,6 +39,9 @@ func (o *hubOptions) check() (err error) {
 		if o.ca != "" {
 			return errors.New("--hub-ca needs --hub-endpoint")
 		}
+		if o.proxy != "" {
+			return errors.New("--hub-proxy needs --hub-endpoint")
+		}
 		return nil
 	}
 	if o.endpoint, err = hub.ParseEndpoint(o.address); err != nil {
@@ -47,6 +52,11 @@ func (o *hubOptions) check() (err error) {
 	}
 	if o.tokenFile != "" && !hub.Private(o.endpoint) {
 		return errors.New("--hub-token-file needs an https --hub-endpoint: over http, others could read the token")
+	}
+	if o.proxy != "" {
+		if o.through, err = hub.ParseProxy(o.proxy); err != nil {
+			return fmt.Errorf("--hub-proxy: %w", err)
+		}
 	}
 	return o.checkAuthorities()
 }

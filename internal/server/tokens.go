@@ -188,7 +188,7 @@ func (a *app) newHub(o *hubOptions) *hub.Hub {
 		return nil
 	}
 	return hub.New(hub.Config{
-		Endpoint: o.endpoint, Authorities: o.authorities, TokenFile: o.tokenFile, Dir: o.cache, Log: a.log.WithName("hub"),
+		Endpoint: o.endpoint, Authorities: o.authorities, Proxy: o.through, TokenFile: o.tokenFile, Dir: o.cache, Log: a.log.WithName("hub"),
 		Changed: func(r modelfiles.Repository) {
 			for _, pool := range a.wanted.by(r) {
 				a.tokens.Look(pool.Namespace, pool.Name)

@@ -313,6 +313,9 @@ func (b *builder) chosenArgs() []string {
 		if b.HubAuthorities != "" {
 			args = append(args, "--hub-ca="+b.HubAuthorities)
 		}
+		if b.HubProxy != "" {
+			args = append(args, "--hub-proxy="+b.HubProxy)
+		}
 	}
 	if b.listens() {
 		args = append(args, "--events-address="+address(int(b.pool.Spec.Engine.Ports.EventsPort())))

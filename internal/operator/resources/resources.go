@@ -45,6 +45,8 @@ type Config struct {
 	HubEndpoint string
 	// HubAuthorities are certificates in PEM that sign those of the hub, besides the authorities of the pickers' image; "" for none.
 	HubAuthorities string
+	// HubProxy is the URL of the proxy through which pickers reach the hub; "" for none.
+	HubProxy string
 	// GIE, Routes, CertManager and Provisioning report which optional APIs the cluster has.
 	GIE, Routes, CertManager, Provisioning bool
 	// Traffic reports which kinds of single gateways the cluster has.

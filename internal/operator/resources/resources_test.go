@@ -392,7 +392,7 @@ func TestOnlyPickersThatCanUseAHubHaveOne(t *testing.T) {
 	} {
 		for _, endpoint := range []string{"", "https://hub.example.com"} {
 			config := installed
-			config.HubEndpoint, config.HubAuthorities = endpoint, "PEM"
+			config.HubEndpoint, config.HubAuthorities, config.HubProxy = endpoint, "PEM", "http://proxy:3128"
 			all, err := Objects(config, Input{Pool: small(t, "model: {name: m, tokenizer: "+tokenizer+"}, selector: {matchLabels: {app: m}}")})
 			if err != nil {
 				t.Fatal(err)
@@ -401,7 +401,7 @@ func TestOnlyPickersThatCanUseAHubHaveOne(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, flag := range []string{"--hub-endpoint=", "--hub-ca="} {
+			for _, flag := range []string{"--hub-endpoint=", "--hub-ca=", "--hub-proxy="} {
 				if got := bytes.Contains(text, []byte(flag)); got != (want && endpoint != "") {
 					t.Errorf("%s with the hub %q: %s is there: %v", tokenizer, endpoint, flag, got)
 				}

@@ -110,6 +110,15 @@ func toHub(address string) error {
 	return nil
 }
 
+// throughProxy checks a host to which the hub has redirected and that a proxy connects to. The addresses of names are the proxy's to
+// judge: it alone resolves them.
+func throughProxy(host string) error {
+	if ip, err := netip.ParseAddr(host); err == nil && reachOf(ip) != public {
+		return fmt.Errorf("a redirect to an address that is not public (%s) is not followed through a proxy", ip)
+	}
+	return nil
+}
+
 // allow checks an address of a host to which the hub has redirected.
 func (d *dialer) allow(address string) error {
 	to, err := netip.ParseAddrPort(address)

@@ -52,23 +52,54 @@ func Private(endpoint *url.URL) bool {
 	return endpoint.Scheme == "https" || ip != nil && ip.IsLoopback()
 }
 
+// ParseProxy checks the URL of a proxy through which a hub is reached.
+func ParseProxy(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, errors.New("not a URL")
+	case u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "", u.Path != "" && u.Path != "/", u.RawQuery != "", u.Fragment != "":
+		return nil, errors.New("want http://HOST:PORT or https://HOST:PORT")
+	case u.User != nil:
+		return nil, errors.New("a proxy that asks for a password is not supported: the password would be readable in the picker's arguments")
+	}
+	u.Path = ""
+	return u, nil
+}
+
 // client asks one hub.
 type client struct {
 	endpoint  *url.URL
+	proxy     *url.URL // nil for none
 	transport *http.Transport
 }
 
-func newClient(endpoint *url.URL, authorities *Authorities) *client {
-	d := &dialer{endpoint: hostPort(endpoint)}
+// newClient makes a client of a hub, through a proxy unless that is nil.
+func newClient(endpoint, proxy *url.URL, authorities *Authorities) *client {
+	d, through := &dialer{endpoint: hostPort(endpoint)}, (func(*http.Request) (*url.URL, error))(nil)
+	if proxy != nil {
+		d.endpoint, through = hostPort(proxy), http.ProxyURL(proxy)
+	}
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if authorities != nil {
 		trust.RootCAs = authorities.pool
 	}
-	return &client{endpoint, &http.Transport{
-		DialContext: d.dial, TLSClientConfig: trust, DisableCompression: true, ForceAttemptHTTP2: true,
+	return &client{endpoint, proxy, &http.Transport{
+		Proxy: through, OnProxyConnectResponse: admitted, DialContext: d.dial, TLSClientConfig: trust, DisableCompression: true, ForceAttemptHTTP2: true,
 		MaxIdleConns: 2 * updatesAtOnce, IdleConnTimeout: time.Minute,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout, MaxResponseHeaderBytes: maxHeader,
 	}}
+}
+
+// admitted returns the error of a proxy that does not connect to a host.
+func admitted(_ context.Context, proxy *url.URL, _ *http.Request, resp *http.Response) error {
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return nil
+	case http.StatusProxyAuthRequired:
+		return fmt.Errorf("the proxy %s asks for a password, which is not supported: use one that admits the picker by its address", proxy.Host)
+	}
+	return fmt.Errorf("the proxy %s answers %d %s", proxy.Host, resp.StatusCode, http.StatusText(resp.StatusCode))
 }
 
 func (c *client) close()        { c.transport.CloseIdleConnections() }
@@ -200,6 +231,11 @@ func (c *client) ask(ctx context.Context, method string, r *modelfiles.Repositor
 	atHub := true // until a redirect has led elsewhere
 	for range maxHops {
 		atHub = atHub && next.Scheme == c.endpoint.Scheme && hostPort(next) == hostPort(c.endpoint)
+		if c.proxy != nil && !atHub {
+			if err := throughProxy(next.Hostname()); err != nil {
+				return nil, err
+			}
+		}
 		req := (&http.Request{Method: method, URL: next, Host: next.Host, Header: http.Header{
 			"User-Agent": {userAgent}, "Accept-Encoding": {"identity"},
 		}}).WithContext(ctx)

@@ -45,6 +45,8 @@ type Config struct {
 	Endpoint *url.URL
 	// Authorities sign the certificates of the hub and of hosts to which it redirects; nil for those of the system alone.
 	Authorities *Authorities
+	// Proxy through which the hub, and hosts to which it redirects, are reached; nil for none.
+	Proxy *url.URL
 	// TokenFile holds the token for repositories that have none of their own; empty for no token. It is read again for each update.
 	TokenFile string
 	// Dir is the directory of the cache. It can be shared by processes.
@@ -109,7 +111,7 @@ func New(c Config) *Hub {
 		slots: make(chan struct{}, updatesAtOnce), followed: map[modelfiles.Repository]*follower{},
 	}
 	if c.Endpoint != nil {
-		h.client = newClient(c.Endpoint, c.Authorities)
+		h.client = newClient(c.Endpoint, c.Proxy, c.Authorities)
 	}
 	return h
 }
