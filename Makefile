@@ -61,7 +61,7 @@ test: $(PARTS) ## what protects a change
 	@echo "All checks passed."
 
 .PHONY: test-all
-test-all: $(PARTS) test-ipv6 test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle lifecycle-neighbours ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
+test-all: $(PARTS) test-ipv6 test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle lifecycle-neighbours test-opa ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
 	$(MAKE) cluster-up
 	status=0; $(MAKE) test-e2e || status=$$?; $(MAKE) cluster-down; exit $$status
 	@echo "All checks passed."
@@ -88,6 +88,15 @@ sim: ## the event plane in virtual time, with everything failing, for SEEDS seed
 	@echo "== simulation of the event plane, $(SEEDS) seeds"
 	$(GO) test -count=1 -timeout 30m -v -run TestEventPlane ./test/sim -sim.seeds=$(SEEDS) -sim.first=$(FIRST)
 	$(GO) test -count=1 -timeout 30m -run TestWhateverHappensThePoolEndsAsDesired ./internal/operator/controller/inferencepool -seeds 1000
+
+# The release of the Open Policy Agent that test-opa runs.
+OPA := v1.22.4
+
+.PHONY: test-opa
+test-opa: ## the policies of docs/hooks.md with the Open Policy Agent, which is built in bin/opa
+	@echo "== the Open Policy Agent"
+	test -x bin/opa/$(OPA)/opa || GOBIN=$(CURDIR)/bin/opa/$(OPA) $(GO) install github.com/open-policy-agent/opa@$(OPA)
+	KVASIR_OPA=$(CURDIR)/bin/opa/$(OPA)/opa $(GO) test -count=1 -v -run TestTheOpenPolicyAgentDecides ./test/e2e
 
 .PHONY: attack
 attack: ## every kind of hostile client at once at a picker, in containers' memory of 512 MiB, 1 GiB and 2 GiB (root; skipped without)

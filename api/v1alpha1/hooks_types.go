@@ -34,7 +34,7 @@ type Hooks struct {
 
 // HookStep refuses requests, or sets something in them.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.refuse) != (has(self.model) || has(self.priority) || has(self.sessionExpression))",message="a step has either refuse, or at least one of model, priority and sessionExpression"
+// +kubebuilder:validation:XValidation:rule="(has(self.refuse) ? 1 : 0) + (has(self.call) ? 1 : 0) + (has(self.model) || has(self.priority) || has(self.sessionExpression) ? 1 : 0) == 1",message="a step has either refuse, or call, or at least one of model, priority and sessionExpression"
 type HookStep struct {
 	// name of the step, in metrics, the decision log and explanations.
 	// +kubebuilder:validation:MinLength=1
@@ -50,6 +50,9 @@ type HookStep struct {
 	// refuse answers the request with an error.
 	// +optional
 	Refuse Refusal `json:"refuse,omitzero"`
+	// call asks a service what to do with the request.
+	// +optional
+	Call HookCall `json:"call,omitzero"`
 	// model that the request is for from now on, in place of the one that its client has named. A model that no pool serves is a failure
 	// of the step.
 	// +kubebuilder:validation:MinLength=1
@@ -74,11 +77,28 @@ type HookStep struct {
 	// +kubebuilder:default=10000
 	// +optional
 	CostLimit int32 `json:"costLimit,omitempty"`
-	// failureMode defines what happens if the step fails, because an expression has no value or the model is not served: FailClose
+	// failureMode defines what happens if the step fails, because an expression has no value, the model is not served or the service does not answer: FailClose
 	// refuses the request, FailOpen goes on with the next step.
 	// +kubebuilder:default=FailClose
 	// +optional
 	FailureMode FailureMode `json:"failureMode,omitempty"`
+}
+
+// HookCall asks a service about a request, by the data API of the Open Policy Agent: the service gets a POST of what expressions can
+// read, and its result is a bool, or an object that refuses the request or sets its model, priority and session.
+type HookCall struct {
+	// url of the service, http or https, such as http://opa.policies:8181/v1/data/kvasir/request.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@\s]+(/[^?#\s]*)?(\?[^#\s]*)?$`
+	// +required
+	URL string `json:"url,omitempty"`
+	// timeoutMilliseconds of the whole call, which delays each request that the step is for.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=5000
+	// +kubebuilder:default=100
+	// +optional
+	TimeoutMilliseconds int32 `json:"timeoutMilliseconds,omitempty"`
 }
 
 // Refusal is the answer to a request that is refused.

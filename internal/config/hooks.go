@@ -2,10 +2,12 @@ package config
 
 import (
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/callout"
 	"github.com/kvasir-dev/kvasir/internal/hooks"
 )
 
@@ -18,6 +20,7 @@ func hookSpec(h *v1alpha1.Hooks) hooks.Spec {
 			Name: s.Name, When: s.When, Model: s.Model, Priority: s.Priority, Session: s.SessionExpression,
 			CostLimit: int(s.CostLimit), Open: s.FailureMode == v1alpha1.FailOpen,
 			Refuse: hooks.Refusal{Status: int(s.Refuse.Status), Message: s.Refuse.Message},
+			Call:   hooks.Call{URL: s.Call.URL, Timeout: time.Duration(s.Call.TimeoutMilliseconds) * time.Millisecond},
 		}
 		spec.Steps = append(spec.Steps, step)
 	}
@@ -26,7 +29,7 @@ func hookSpec(h *v1alpha1.Hooks) hooks.Spec {
 
 // hookErrors are the errors of steps that do not compile.
 func hookErrors(spec *hooks.Spec) (errs field.ErrorList) {
-	_, faults := hooks.Compile(*spec)
+	_, faults := hooks.Compile(*spec, nil)
 	path := field.NewPath("spec", "hooks")
 	for _, f := range faults {
 		switch f.Field {
@@ -38,6 +41,15 @@ func hookErrors(spec *hooks.Spec) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(path.Child("steps").Index(f.Step).Child(f.Field), spec.Steps[f.Step].When, f.Detail))
 		default:
 			errs = append(errs, field.Invalid(path.Child("steps").Index(f.Step).Child(f.Field), spec.Steps[f.Step].Session, f.Detail))
+		}
+	}
+	for i := range spec.Steps {
+		s := &spec.Steps[i]
+		if s.Call.URL == "" {
+			continue
+		}
+		if detail := callout.Fault(s.Call.URL); detail != "" {
+			errs = append(errs, field.Invalid(path.Child("steps").Index(i).Child("call", "url"), s.Call.URL, "step "+s.Name+": "+detail))
 		}
 	}
 	return errs

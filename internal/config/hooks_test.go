@@ -3,6 +3,7 @@ package config
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -19,12 +20,14 @@ func TestHooksAreTranslated(t *testing.T) {
 	t.Parallel()
 	d := open(t, "pool.yaml", smallPool, "policy.yaml", hookedPolicy(
 		`{name: a, when: "tenant == 'x'", refuse: {message: Away.}},`+
-			` {name: b, model: m2, priority: low, sessionExpression: "headers['x-plan']", costLimit: 7, failureMode: FailOpen}`))
+			` {name: b, model: m2, priority: low, sessionExpression: "headers['x-plan']", costLimit: 7, failureMode: FailOpen},`+
+			` {name: c, when: "true", call: {url: "http://opa:8181/v1/data/x"}}`))
 	s, problems := load(t, d)
 	wantNoProblem(t, problems)
 	want := hooks.Spec{Headers: []string{"x-plan"}, BodyFields: []string{"user"}, Steps: []hooks.Step{
 		{Name: "a", When: "tenant == 'x'", Refuse: hooks.Refusal{Status: 403, Message: "Away."}, CostLimit: 10_000},
 		{Name: "b", Model: "m2", Priority: "low", Session: "headers['x-plan']", CostLimit: 7, Open: true},
+		{Name: "c", When: "true", Call: hooks.Call{URL: "http://opa:8181/v1/data/x", Timeout: 100 * time.Millisecond}, CostLimit: 10_000},
 	}}
 	if diff := cmp.Diff(want, only(t, s).Policy.Hooks); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
@@ -38,6 +41,7 @@ func TestHooksThatDoNotCompileAreNotApplied(t *testing.T) {
 		`{name: bad, when: "tenant == 'a' && tennant == 'b'", model: m}`: "spec.hooks.steps[0].when: Invalid value: \"tenant == 'a' && tennant == 'b'\": step bad: 1:18: undeclared reference to 'tennant'",
 		`{name: bad, sessionExpression: "promptTokens", model: m}`:       "spec.hooks.steps[0].sessionExpression: Invalid value: \"promptTokens\": step bad: 1:1: the type",
 		`{name: bad, when: "body.n > 1", model: m}`:                      `step bad: 1:5: "n" is not in hooks.bodyFields`,
+		`{name: bad, call: {url: "http://169.254.169.254/x"}}`:           `spec.hooks.steps[0].call.url: Invalid value: "http://169.254.169.254/x": step bad: a link-local address`,
 		`{name: bad, priority: high}`:                                    "spec.hooks.steps[0].priority: Invalid value: \"high\": step bad: admission.priorities has no such name",
 	} {
 		d := open(t, "pool.yaml", smallPool, "policy.yaml", hookedPolicy("{name: good, priority: low}"))

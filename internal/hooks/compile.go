@@ -38,9 +38,10 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(append([]cel.EnvOption{cel.ParserRecursionLimit(100)}, variables...)...)
 })
 
-// Compile prepares steps to be taken. With faults, nothing is compiled.
-func Compile(spec Spec) (*Hooks, []Fault) {
-	h := &Hooks{spec: spec}
+// Compile prepares steps to be taken, with the caller of their services; nil for steps that are not taken. With faults, nothing is
+// compiled.
+func Compile(spec Spec, caller Caller) (*Hooks, []Fault) {
+	h := &Hooks{spec: spec, caller: caller}
 	var faults []Fault
 	for i, name := range spec.Headers {
 		if slices.Contains(hiddenHeaders, name) {

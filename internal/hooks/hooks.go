@@ -1,12 +1,13 @@
 // Package hooks decides about requests before an endpoint is chosen for them: by an ordered list of steps, with conditions in the Common
-// Expression Language (CEL).
+// Expression Language (CEL), and by services that steps call (call.go).
 //
 // What an expression can do is bounded by its length, by a cost limit, and by the size of the values that it sees. It has no access to
-// the time, the network, the prompt or the client's credentials.
+// the time, the network, the prompt or the client's credentials. A call is bounded by its timeout, and gets what expressions can read.
 package hooks
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 
@@ -28,6 +29,8 @@ type Step struct {
 	When string
 	// Refuse is the answer to the request; one without a status is none.
 	Refuse Refusal
+	// Call asks a service instead; one without a URL is none.
+	Call Call
 	// Model, Priority and Session are set if they are not empty. Session is an expression of type string.
 	Model, Priority, Session string
 	// CostLimit of each expression, in CEL's units of cost.
@@ -56,6 +59,8 @@ type Request struct {
 	Field func(name string) (raw []byte, ok bool)
 	// Serves reports whether the request can be sent to a model.
 	Serves func(model string) bool
+	// Ranks reports whether the policy has a priority of this name.
+	Ranks func(priority string) bool
 }
 
 // Outcome is what became of a step.
@@ -102,8 +107,9 @@ func (r *Result) Refused() bool {
 
 // Hooks are compiled steps. They are immutable, and safe for concurrent use.
 type Hooks struct {
-	spec  Spec
-	steps []step
+	spec   Spec
+	steps  []step
+	caller Caller // of the services of steps
 }
 
 type step struct {
@@ -114,13 +120,13 @@ type step struct {
 // Steps are the steps, in their order.
 func (h *Hooks) Steps() []Step { return h.spec.Steps }
 
-// Run takes the steps in order until one refuses the request.
-func (h *Hooks) Run(in *Request) Result {
+// Run takes the steps in order until one refuses the request. Steps that call a service wait for it.
+func (h *Hooks) Run(ctx context.Context, in *Request) Result {
 	r := Result{Outcomes: make([]Outcome, 0, len(h.steps)), Model: in.Model}
 	a := activation{hooks: h, in: in, model: in.Model}
 	for i := range h.steps {
 		s := &h.steps[i]
-		outcome, err := s.take(&a, &r)
+		outcome, err := s.take(ctx, &a, &r)
 		if err != nil {
 			r.Failure = fmt.Errorf("step %s: %w", s.spec.Name, err)
 			outcome = FailedClosed
@@ -144,7 +150,7 @@ var (
 )
 
 // take takes a step. It changes the result only if it does not fail.
-func (s *step) take(a *activation, r *Result) (Outcome, error) {
+func (s *step) take(ctx context.Context, a *activation, r *Result) (Outcome, error) {
 	if s.when != nil {
 		value, _, err := s.when.Eval(a)
 		if err != nil {
@@ -161,6 +167,9 @@ func (s *step) take(a *activation, r *Result) (Outcome, error) {
 	if s.spec.Refuse.Status != 0 {
 		r.Refusal = s.spec.Refuse
 		return Refused, nil
+	}
+	if s.spec.Call.URL != "" {
+		return s.call(ctx, a, r)
 	}
 	session := r.Session
 	if s.session != nil {

@@ -35,7 +35,7 @@ func compiled(t testing.TB, spec Spec) *Hooks {
 			s.CostLimit = 10_000
 		}
 	}
-	h, faults := Compile(spec)
+	h, faults := Compile(spec, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
@@ -80,11 +80,11 @@ func TestConditions(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
 			spec := Spec{Headers: headers, BodyFields: bodyFields, Steps: []Step{{Name: "s", When: when, Refuse: Refusal{403, "no"}, CostLimit: 10_000}}}
-			h, faults := Compile(spec)
+			h, faults := Compile(spec, nil)
 			if len(faults) > 0 {
 				t.Fatal(faults)
 			}
-			got := h.Run(request(body))
+			got := h.Run(t.Context(), request(body))
 			if !slices.Equal(got.Outcomes, []Outcome{want}) || (got.Failure != nil) != (want == FailedClosed) {
 				t.Errorf("%v, %v; want %v", got.Outcomes, got.Failure, want)
 			}
@@ -132,7 +132,7 @@ func TestStepsInOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := compiled(t, Spec{Headers: headers, BodyFields: bodyFields, Steps: tc.steps}).Run(request(nil))
+			got := compiled(t, Spec{Headers: headers, BodyFields: bodyFields, Steps: tc.steps}).Run(t.Context(), request(nil))
 			if failed := slices.ContainsFunc(got.Outcomes, func(o Outcome) bool { return o >= FailedOpen }); failed != (got.Failure != nil) {
 				t.Errorf("failure: %v", got.Failure)
 			}
@@ -165,13 +165,13 @@ func TestUnknownValuesFailTheStep(t *testing.T) {
 			h := compiled(t, Spec{Headers: headers, BodyFields: bodyFields, Steps: []Step{{When: tc.when, Refuse: Refusal{403, "no"}}}})
 			in := request(nil)
 			tc.change(in)
-			if got := h.Run(in); !slices.Equal(got.Outcomes, []Outcome{FailedClosed}) {
+			if got := h.Run(t.Context(), in); !slices.Equal(got.Outcomes, []Outcome{FailedClosed}) {
 				t.Errorf("%v", got.Outcomes)
 			}
 		})
 	}
 	h := compiled(t, Spec{Headers: headers, Steps: []Step{{When: "headers['x-tier'] == ''", Refuse: Refusal{403, "no"}}}})
-	if got := h.Run(&Request{}); !slices.Equal(got.Outcomes, []Outcome{Refused}) {
+	if got := h.Run(t.Context(), &Request{}); !slices.Equal(got.Outcomes, []Outcome{Refused}) {
 		t.Errorf("without headers: %v", got.Outcomes)
 	}
 }
@@ -191,7 +191,7 @@ func TestExpressionsThatExplodeAreStopped(t *testing.T) {
 			{Name: "s", When: when, Refuse: Refusal{403, "no"}, Open: true}, {Name: "next", Priority: "low"},
 		}})
 		in := request(map[string]string{"stop": list, "user": `"` + strings.Repeat("x", MaxValue-2) + `"`})
-		got := h.Run(in)
+		got := h.Run(t.Context(), in)
 		if !slices.Equal(got.Outcomes, []Outcome{FailedOpen, Applied}) || !strings.Contains(got.Failure.Error(), "cost") {
 			t.Errorf("%s: %v, %v", when, got.Outcomes, got.Failure)
 		}
@@ -228,7 +228,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, faults := Compile(tc.spec)
+			_, faults := Compile(tc.spec, nil)
 			if len(faults) != 1 {
 				t.Fatal(faults)
 			}
@@ -255,7 +255,7 @@ func BenchmarkRun(b *testing.B) {
 			in := request(map[string]string{"max_tokens": "1000"})
 			b.ReportAllocs()
 			for b.Loop() {
-				if r := h.Run(in); r.Refused() {
+				if r := h.Run(b.Context(), in); r.Refused() {
 					b.Fatal(r.Failure)
 				}
 			}

@@ -2,6 +2,7 @@ package picker
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -25,7 +26,7 @@ type poolHooks struct {
 type hookCounts [hooks.NumOutcomes]atomic.Int64
 
 // compileHooks makes the hooks of a view; nil without steps.
-func compileHooks(spec *Spec, old *view) (*poolHooks, error) {
+func compileHooks(spec *Spec, old *view, services hooks.Caller) (*poolHooks, error) {
 	list := &spec.Policy.Hooks
 	if len(list.Steps) == 0 {
 		return nil, nil
@@ -37,7 +38,7 @@ func compileHooks(spec *Spec, old *view) (*poolHooks, error) {
 	if before != nil && reflect.DeepEqual(old.spec.Policy.Hooks, *list) {
 		return before, nil
 	}
-	compiled, faults := hooks.Compile(*list)
+	compiled, faults := hooks.Compile(*list, services)
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("pool %s: compiling hooks: %s", spec.Name, faults[0].Detail)
 	}
@@ -52,6 +53,20 @@ func compileHooks(spec *Spec, old *view) (*poolHooks, error) {
 		h.counts = append(h.counts, counts)
 	}
 	return h, nil
+}
+
+// keepServices forgets services that no step calls any more.
+func (s *snapshot) keepServices(services hooks.Caller) {
+	if services == nil {
+		return
+	}
+	called := map[string]bool{}
+	for _, v := range s.pools {
+		for i := range v.spec.Policy.Hooks.Steps {
+			called[v.spec.Policy.Hooks.Steps[i].Call.URL] = true
+		}
+	}
+	services.Keep(called)
 }
 
 // hooked is what steps have made of a request. The nil hooked is that of a request whose pools have no steps.
@@ -72,7 +87,7 @@ type passedSteps struct {
 // hook takes the steps of a pool's policy. If they change the model, the request goes where the new name leads, and the steps of the
 // pool there are taken, too: no pool serves a request that its own steps have not passed. A request that comes back to a pool is
 // refused. It fails with an *Error.
-func (p *Picker) hook(s *snapshot, v *view, in *Request, r *openai.Request) (*view, *hooked, error) {
+func (p *Picker) hook(ctx context.Context, s *snapshot, v *view, in *Request, r *openai.Request) (*view, *hooked, error) {
 	if v.hooks == nil {
 		return v, nil, nil
 	}
@@ -82,7 +97,7 @@ func (p *Picker) hook(s *snapshot, v *view, in *Request, r *openai.Request) (*vi
 			h.failure = fmt.Errorf("steps have sent the request back to pool %s", v.name)
 			return v, h, hookFailed()
 		}
-		next, err := p.takeSteps(s, v, in, r, h)
+		next, err := p.takeSteps(ctx, s, v, in, r, h)
 		if err != nil || next == v {
 			return next, h, err
 		}
@@ -92,8 +107,9 @@ func (p *Picker) hook(s *snapshot, v *view, in *Request, r *openai.Request) (*vi
 }
 
 // takeSteps takes the steps of one pool's policy. A client that the pool refuses in any case costs nothing.
-func (p *Picker) takeSteps(s *snapshot, v *view, in *Request, r *openai.Request, h *hooked) (*view, error) {
-	request := hooks.Request{Model: r.Model, PromptTokens: -1, Serves: func(model string) bool { return s.leads(in, r, model) }}
+func (p *Picker) takeSteps(ctx context.Context, s *snapshot, v *view, in *Request, r *openai.Request, h *hooked) (*view, error) {
+	request := hooks.Request{Model: r.Model, PromptTokens: -1, Ranks: v.ranks}
+	request.Serves = func(model string) bool { return s.leads(in, r, model) }
 	if in.Unparsed {
 		request.Model = in.bodyModel()
 	} else {
@@ -111,7 +127,7 @@ func (p *Picker) takeSteps(s *snapshot, v *view, in *Request, r *openai.Request,
 	}
 	request.Asked, request.Tenant = h.asked, name
 
-	result := v.hooks.Run(&request)
+	result := v.hooks.Run(ctx, &request)
 	h.passed = append(h.passed, passedSteps{v, result.Outcomes})
 	h.priority = cmp.Or(result.Priority, h.priority)
 	if result.Session != "" {
@@ -138,6 +154,12 @@ func (p *Picker) takeSteps(s *snapshot, v *view, in *Request, r *openai.Request,
 		return v, err
 	}
 	return next, nil
+}
+
+// ranks reports whether the pool's policy has a priority of this name.
+func (v *view) ranks(priority string) bool {
+	_, known := v.spec.Policy.Admission.Priorities[priority]
+	return known
 }
 
 // leads reports whether a request can be sent to another model. Requests that cannot be changed stay with theirs, and so do those that

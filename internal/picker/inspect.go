@@ -39,7 +39,7 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	pools, steps := p.current.Load(), (*hooked)(nil)
 	v, err := p.read(pools, in, &s.request)
 	if err == nil {
-		if v, steps, err = p.hook(pools, v, in, &s.request); err != nil {
+		if v, steps, err = p.hook(ctx, pools, v, in, &s.request); err != nil {
 			return nil, steps.explained(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"time"
@@ -35,7 +36,7 @@ func (p *Picker) read(s *snapshot, in *Request, r *openai.Request) (*view, error
 }
 
 // find parses the request, finds the pool that serves it, and takes the steps of the pool's policy. It fails with an *Error.
-func (p *Picker) find(in *Request, s *scratch, start time.Time) (v *view, h *hooked, err error) {
+func (p *Picker) find(ctx context.Context, in *Request, s *scratch, start time.Time) (v *view, h *hooked, err error) {
 	pools, r := p.current.Load(), &s.request
 	if v, err = p.read(pools, in, r); err != nil {
 		return nil, nil, p.refusal(in, err)
@@ -43,7 +44,7 @@ func (p *Picker) find(in *Request, s *scratch, start time.Time) (v *view, h *hoo
 	if in.Again != nil {
 		return v, in.Again.hooked, nil
 	}
-	v, h, err = p.hook(pools, v, in, r)
+	v, h, err = p.hook(ctx, pools, v, in, r)
 	h.count()
 	if err == nil && v.spec.MaxRequestBody > 0 && int64(len(in.Body)) > v.spec.MaxRequestBody {
 		err = tooLarge(v.spec.MaxRequestBody)

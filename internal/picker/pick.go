@@ -54,7 +54,7 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 	defer p.release(s)
 	r := &s.request
 
-	v, hooked, err := p.find(in, s, start)
+	v, hooked, err := p.find(ctx, in, s, start)
 	if err != nil {
 		return nil, err
 	}

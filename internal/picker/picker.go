@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
 	"github.com/kvasir-dev/kvasir/internal/load"
@@ -75,6 +76,8 @@ type Options struct {
 	Decisions DecisionLog
 	// Recorder gets decisions to show to people; nil gets none.
 	Recorder Recorder
+	// HookServices calls the services of policies' steps; nil where steps call none.
+	HookServices hooks.Caller
 	// Overload refuses requests of low priority while resources are short; nil for never.
 	Overload *overload.Manager
 	// Log gets a line per request at V(1).
@@ -179,6 +182,7 @@ func (p *Picker) Apply(specs []Spec, routes ...modelroute.Route) error {
 	for _, old := range before.pools {
 		leave(old, kept[old.pool])
 	}
+	next.keepServices(p.options.HookServices)
 	return errors.Join(errs...)
 }
 

@@ -155,7 +155,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	} else if v.strategy, err = p.options.NewStrategy(spec.Policy.Strategy); err != nil {
 		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
 	}
-	if v.hooks, err = compileHooks(spec, old); err != nil {
+	if v.hooks, err = compileHooks(spec, old, p.options.HookServices); err != nil {
 		return nil, err
 	}
 	v.cache = v.responseCache(old)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/callout"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/dashboard"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
@@ -42,6 +43,7 @@ type app struct {
 	configuration // apply.go: what the objects say, and what of it is in force
 	serving       // run.go: requests of clients and gateways, and the limits for them
 	engines       // tokens.go: what engines are asked
+	asking        // tokens.go: what services are asked
 	eventPlane    // sources.go: what endpoints hold, by their events
 	syncing       // reports.go: the connections with reporters, other replicas and the operator
 	observing     // http.go: what people and their tools see
@@ -63,10 +65,11 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	room := budget.NewRoom(a.plan.events)
 	a.renderer = render.New(render.Options{Room: room})
 	a.peers.outbox = replicas.NewOutbox(incarnation())
+	a.hookServices = callout.NewServices(time.Now, log.WithName("hooks"))
 	choosing := picker.Options{
 		Renderer: renderer{a.renderer, &a.releases}, RenderedBytes: a.plan.tokens / renderedShare,
 		Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
-		Island: o.island, Recorder: a.ring, Overload: a.overload, Log: log.WithName("picker"),
+		Island: o.island, Recorder: a.ring, Overload: a.overload, HookServices: a.hookServices, Log: log.WithName("picker"),
 	}
 	if a.decisions != nil {
 		choosing.Decisions = a.decisions
@@ -134,6 +137,7 @@ func (a *app) close() {
 	a.scraper.Close()
 	a.tokens.Set(nil)
 	a.renderer.Close()
+	a.hookServices.Close()
 	if a.hub != nil {
 		a.hub.Close()
 	}

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kvasir-dev/kvasir/internal/callout"
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
@@ -35,6 +36,9 @@ type engines struct {
 	hub      *hub.Hub // nil where nothing is downloaded
 	wanted   wanted
 }
+
+// asking is what asks services that policies name.
+type asking struct{ hookServices *callout.Services }
 
 // wanted are the repositories of the model hub whose files pools want.
 type wanted struct {

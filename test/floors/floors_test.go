@@ -107,7 +107,7 @@ func init() {
 			"internal/tracing",
 			"internal/usagelog",
 			"internal/rpc",
-			"internal/version", "internal/hosts",
+			"internal/version", "internal/hosts", "internal/callout",
 			"internal/sim/vllmsim",
 			"internal/config",
 			"internal/config/crdadmission",

@@ -188,8 +188,10 @@ func bases(t *testing.T) []base {
 	for _, pool := range []string{certManagerPool, configMapPool, hubPool, foundPool} {
 		list = append(list, base{pool: read(pool), policy: read("targetRefs: [{name: p}]")})
 	}
-	list = append(list, base{pool: read(imagePool), policy: read(
-		"targetRefs: [{name: p}]\nhooks: {steps: [{name: a, when: 'false', refuse: {status: 403, message: denied}}]}")})
+	for _, does := range []string{"refuse: {status: 403, message: denied}", "call: {url: 'http://opa:8181/v1', timeoutMilliseconds: 50}"} {
+		list = append(list, base{pool: read(imagePool), policy: read(
+			"targetRefs: [{name: p}]\nhooks: {steps: [{name: a, when: 'false', " + does + "}]}")})
+	}
 	for _, s := range strategies {
 		list = append(list, base{pool: read(imagePool), policy: read("targetRefs: [{name: p}]\nstrategy: {" + s + "}\nshadow: [{name: s, strategy: {" + s + "}}]")})
 	}

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/hosts"
 )
 
 // dialTimeout bounds the opening of a connection, and its TLS handshake.
@@ -26,32 +28,13 @@ const (
 	forbidden
 )
 
-// metadata are addresses of metadata services that are not link-local: of AWS over IPv6, Alibaba, Oracle and Azure.
-var metadata = []netip.Addr{
-	netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("192.0.0.192"),
-	netip.MustParseAddr("168.63.129.16"),
-}
-
-var (
-	carrier = netip.MustParsePrefix("100.64.0.0/10")  // of providers, and of pods in some clusters
-	nat64   = netip.MustParsePrefix("64:ff9b::/96")   // has an address of IPv4 in its last four bytes
-	nat64To = netip.MustParsePrefix("64:ff9b:1::/48") // likewise, in private networks
-)
+var carrier = netip.MustParsePrefix("100.64.0.0/10") // of providers, and of pods in some clusters
 
 func reachOf(ip netip.Addr) reach {
-	ip = ip.Unmap().WithZone("")
-	if nat64.Contains(ip) || nat64To.Contains(ip) {
-		b := ip.As16()
-		ip = netip.AddrFrom4([4]byte(b[12:]))
-	}
-	for _, one := range metadata {
-		if ip == one {
-			return forbidden
-		}
-	}
-	switch {
-	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
+	if hosts.Forbidden(ip) {
 		return forbidden
+	}
+	switch ip = hosts.Plain(ip); {
 	case ip.IsLoopback():
 		return loopback
 	case ip.IsPrivate(), carrier.Contains(ip):

@@ -85,7 +85,8 @@ func newClient(endpoint, proxy *url.URL, authorities *Authorities) *client {
 		trust.RootCAs = authorities.pool
 	}
 	return &client{endpoint, proxy, &http.Transport{
-		Proxy: through, OnProxyConnectResponse: admitted, DialContext: d.dial, TLSClientConfig: trust, DisableCompression: true, ForceAttemptHTTP2: true,
+		Proxy: through, OnProxyConnectResponse: admitted,
+		DialContext: d.dial, TLSClientConfig: trust, DisableCompression: true, ForceAttemptHTTP2: true,
 		MaxIdleConns: 2 * updatesAtOnce, IdleConnTimeout: time.Minute,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout, MaxResponseHeaderBytes: maxHeader,
 	}}

@@ -1,0 +1,198 @@
+// Package callout calls services that users name in policies, over HTTP, and leaves those alone that do not answer.
+package callout
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	neturl "net/url"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/hosts"
+)
+
+const (
+	// maxAnswer bounds the answer of a service, in bytes.
+	maxAnswer = 64 << 10
+	// maxCalls is how many calls of one service are under way at most, in one picker.
+	maxCalls = 256
+	// enoughFailures in a row are why a service is not called for pause. Then one call finds out whether it answers again.
+	enoughFailures = 5
+	pause          = time.Second
+	// dialTimeout bounds the opening of a connection, and its TLS handshake.
+	dialTimeout = 5 * time.Second
+)
+
+// Fault says what is wrong with the URL of a service; empty for nothing.
+func Fault(url string) string {
+	u, err := neturl.Parse(url)
+	switch {
+	case err != nil:
+		return "not a URL"
+	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.Fragment != "":
+		return "want http://HOST[:PORT][/PATH], or https"
+	case u.User != nil:
+		return "the URL must have no user or password: it can be read in the policy"
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && hosts.Forbidden(ip) {
+		return "a link-local address, or one of a metadata service, is not called"
+	}
+	return ""
+}
+
+// Services calls services, and remembers which of them do not answer. It is safe for concurrent use.
+type Services struct {
+	client http.Client
+	now    func() time.Time
+	log    logr.Logger
+
+	mu    sync.Mutex
+	known map[string]*service // guarded by mu; by URL
+}
+
+// service is what is known of one.
+type service struct {
+	calls    int       // under way
+	failures int       // in a row
+	until    time.Time // before that it is not called, if it has failed often enough
+}
+
+// NewServices returns Services that know of none yet.
+func NewServices(now func() time.Time, log logr.Logger) *Services {
+	dialer := net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err == nil && hosts.Forbidden(to.Addr()) {
+			return errors.New("a link-local address, or one of a metadata service, is not connected to")
+		}
+		return err
+	}}
+	return &Services{now: now, log: log, known: map[string]*service{}, client: http.Client{
+		Transport: &http.Transport{
+			DialContext: dialer.DialContext, DisableCompression: true, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64, MaxConnsPerHost: maxCalls,
+			IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 16 << 10, TLSHandshakeTimeout: dialTimeout,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Close closes connections that no call uses.
+func (s *Services) Close() { s.client.CloseIdleConnections() }
+
+// Keep forgets services that are at none of the URLs.
+func (s *Services) Keep(urls map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for url, one := range s.known {
+		if !urls[url] && one.calls == 0 {
+			delete(s.known, url)
+		}
+	}
+}
+
+var (
+	errBusy   = fmt.Errorf("the service has %d calls under way, which is the limit", maxCalls)
+	errPaused = fmt.Errorf("the service has failed %d times in a row, and is not called for %v", enoughFailures, pause)
+)
+
+// Call sends a body in JSON to the service at a URL, and returns the member result of its answer; nil if there is none.
+func (s *Services) Call(ctx context.Context, url string, timeout time.Duration, body []byte) ([]byte, error) {
+	if err := s.begin(url); err != nil {
+		return nil, err
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	result, err := s.post(limited, url, body)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		err = fmt.Errorf("the service has not answered within %v", timeout)
+	}
+	s.end(url, err, ctx.Err() != nil)
+	return result, err
+}
+
+// begin counts a call, unless the service is not to be called now.
+func (s *Services) begin(url string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.known[url]
+	if one == nil {
+		one = &service{}
+		s.known[url] = one
+	}
+	if one.calls >= maxCalls {
+		return errBusy
+	}
+	if one.failures >= enoughFailures {
+		now := s.now()
+		if now.Before(one.until) {
+			return errPaused
+		}
+		one.until = now.Add(pause) // the others wait for what becomes of this call
+	}
+	one.calls++
+	return nil
+}
+
+// end takes a call off, and remembers what became of it; nothing, if its client has gone.
+func (s *Services) end(url string, err error, gone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.known[url]
+	one.calls--
+	switch {
+	case gone:
+	case err == nil:
+		if one.failures >= enoughFailures {
+			s.log.Info("Service of a policy step answers again", "url", url)
+		}
+		one.failures = 0
+	default:
+		if one.failures++; one.failures == enoughFailures {
+			s.log.Error(err, "Service of a policy step has failed repeatedly", "url", url, "failures", enoughFailures)
+		}
+		if one.failures >= enoughFailures {
+			one.until = s.now().Add(pause)
+		}
+	}
+}
+
+// post sends a request, and returns the result in the answer.
+func (s *Services) post(ctx context.Context, url string, body []byte) (json.RawMessage, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "kvasir-picker")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the service answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxAnswer {
+		return nil, fmt.Errorf("the service's answer has more than %d bytes", maxAnswer)
+	}
+	var answer struct {
+		Result json.RawMessage `json:"result"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return nil, errors.New("the service's answer is not a JSON object")
+	}
+	return answer.Result, nil
+}
