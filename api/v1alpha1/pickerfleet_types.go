@@ -14,6 +14,7 @@ const DefaultFleet = "default"
 // +kubebuilder:printcolumn:name="Pools",type=integer,JSONPath=`.status.pools`
 // +kubebuilder:printcolumn:name="Available",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 45 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must be a DNS label that starts with a letter, at most 45 characters: the names of pods and Services are derived from it"
 type PickerFleet struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata.
@@ -58,11 +59,11 @@ type PickerFleetStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Pools *int32 `json:"pools,omitempty"`
-	// address of the Service for clients, such as http://NAME.NAMESPACE.svc:8080.
+	// address of the Service for clients, such as http://NAME-fleet.NAMESPACE.svc.
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Address string `json:"address,omitempty"`
-	// conditions of the fleet.
+	// conditions of the fleet: Available, whether its pickers are ready, and Programmed, whether they serve its pools.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=type
