@@ -84,6 +84,24 @@ func TestAFleetFollowsThePoolsThatNameIt(t *testing.T) {
 	await(t, states, "the end of a pool that is deleted with its pods", serves("b c managed"))
 }
 
+// TestAPoolIsServedUntilItsStatusNamesOtherPickers: by a picker, too, that starts when the spec names others.
+func TestAPoolIsServedUntilItsStatusNamesOtherPickers(t *testing.T) {
+	s := newAPIServer(t)
+	s.put("secrets", "a-key", root("1"))
+	s.put("pods", "a-0", fleetPod("a", "10.0.0.1"))
+	moving := fleetPool(t, "a", `{}`)
+	moving["status"] = object{"picker": object{"fleetName": "default"}}
+	s.put("inferencepools", "a", moving)
+	states := followFleet(t, s, "default")
+	await(t, states, "a pool that has not left yet", picks("a-0@10.0.0.1:8000"))
+	stranger := followFleet(t, s, "other")
+	await(t, stranger, "no pool", serves(""))
+	there := fleetPool(t, "a", `{}`)
+	there["status"] = object{"picker": object{"fleetName": "other"}}
+	s.put("inferencepools", "a", there)
+	await(t, stranger, "the pool that has come", picks("a-0@10.0.0.1:8000"))
+}
+
 // TestOneBrokenPoolOfAFleetDoesNotHurtTheOthers: neither one without a key root, nor one that cannot be read, nor one whose name is
 // taken.
 func TestOneBrokenPoolOfAFleetDoesNotHurtTheOthers(t *testing.T) {

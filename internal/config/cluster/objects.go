@@ -1,15 +1,13 @@
 package cluster
 
 import (
-	"cmp"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
 )
 
-// scope is which pools of a namespace are followed: one pool, or those of a fleet.
+// scope is which pools of a namespace are followed: one pool, or those that name a fleet, or are served by it by their status.
 type scope struct {
 	namespace   string
 	pool, fleet string // one of them is empty
@@ -23,7 +21,8 @@ func (s *scope) has(p *v1alpha1.InferencePool) bool {
 	case s.fleet == "":
 		return p.Name == s.pool
 	}
-	return p.Spec.Picker.Mode == v1alpha1.PickerOfFleet && cmp.Or(p.Spec.Picker.FleetRef.Name, v1alpha1.DefaultFleet) == s.fleet
+	// The operator changes the status when the pickers serve to which a pool that leaves moves.
+	return p.Spec.Picker.FleetName() == s.fleet || p.Status.Picker.FleetName == s.fleet
 }
 
 // of are the pools of the scope, by name.
