@@ -6,10 +6,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
@@ -63,10 +65,30 @@ func FleetKinds(c Config) []schema.GroupVersionKind {
 	})
 }
 
-// FleetCertificates brings a fleet's CA and its pickers' certificate up to date, as Certificates does for a pool.
-func FleetCertificates(f Fleet, caSecret, tlsSecret *corev1.Secret,
+// FleetAccount is the ServiceAccount of a fleet's pickers, which is among FleetObjects, too.
+func FleetAccount(c Config, f Fleet) (*unstructured.Unstructured, error) {
+	all, err := c.applied([]client.Object{f.pickers(c).serviceAccount()}, f.owners())
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// FleetCertificates brings a fleet's CA and its pickers' certificate up to date, as Certificates does for a pool. The Secrets belong to
+// the ServiceAccount of the pickers, and need no change when a pool comes or goes.
+func FleetCertificates(f Fleet, account *corev1.ServiceAccount, caSecret, tlsSecret *corev1.Secret,
 	now time.Time) (ca, tls *corev1.Secret, trusted []byte, next time.Time, err error) {
-	return f.pickers(Config{}).certificates(caSecret, tlsSecret, now)
+	p := f.pickers(Config{})
+	p.owners = OwnedByAccount(account)
+	ca, tls, trusted, next, err = p.certificates(caSecret, tlsSecret, now)
+	return ca, tls, trusted, next, err
+}
+
+// OwnedByAccount is the owner of a fleet's Secrets.
+func OwnedByAccount(account *corev1.ServiceAccount) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: "v1", Kind: rbacv1.ServiceAccountKind, Name: account.Name, UID: account.UID, Controller: ptr.To(true),
+	}}
 }
 
 // behindGateway reports whether a pool of the fleet is shown to gateways, and wants objects of their own kinds.

@@ -289,7 +289,7 @@ func TestPoolsFindTheirFleet(t *testing.T) {
 
 // TestFleetCertificatesHoldForPoolsToCome: a reporter expects the name of its pool's Service.
 func TestFleetCertificatesHoldForPoolsToCome(t *testing.T) {
-	_, leaf, trusted, _, err := FleetCertificates(Fleet{PickerFleet: fleet(t, "big", "")}, nil, nil, time.Now())
+	_, leaf, trusted, _, err := FleetCertificates(Fleet{PickerFleet: fleet(t, "big", "")}, &corev1.ServiceAccount{}, nil, nil, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
