@@ -4,6 +4,8 @@ package v1alpha1
 const (
 	// LabelPool names the pool of an engine's pod and of the EndpointSlices of engines. Nothing else carries it.
 	LabelPool = "kvasir.dev/pool"
+	// LabelFleet names the fleet of a picker's pod, and of the other objects of a fleet.
+	LabelFleet = "kvasir.dev/fleet"
 	// LabelRevision is the revision of an owned pod.
 	LabelRevision = "kvasir.dev/revision"
 	// LabelSlot is the slot number of an owned pod.
@@ -109,6 +111,9 @@ const (
 	ConditionResolvedRefs = "ResolvedRefs"
 	ConditionProgrammed   = "Programmed"
 )
+
+// ConditionAvailable is the condition type of a fleet whether its pickers are ready, besides ConditionProgrammed.
+const ConditionAvailable = "Available"
 
 // SecretKeyRoot is the entry of a key space's Secret that holds the root: at least MinRootBytes random bytes.
 const (

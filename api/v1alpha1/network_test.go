@@ -16,7 +16,7 @@ func TestPodsOfOthersAreNotCutOff(t *testing.T) {
 	}{
 		"pods that the pool owns":              {InferencePoolSpec{Template: own}, EngineNetworkClosed},
 		"pods that the pool selects":           {InferencePoolSpec{}, EngineNetworkNone},
-		"the user makes the pickers' policies": {InferencePoolSpec{Template: own, Picker: Picker{NetworkPolicy: NetworkPolicyNone}}, EngineNetworkNone},
+		"the user makes the pickers' policies": {InferencePoolSpec{Template: own, Picker: Picker{PickerSettings: PickerSettings{NetworkPolicy: NetworkPolicyNone}}}, EngineNetworkNone},
 		"pickers that are not known":           {InferencePoolSpec{Template: own, Picker: Picker{Mode: PickerExternal}}, EngineNetworkOpen},
 		"pickers that the user names": {
 			InferencePoolSpec{Template: own, Picker: Picker{Mode: PickerExternal}, Engine: Engine{NetworkPolicy: EngineNetworkPolicy{From: from}}},

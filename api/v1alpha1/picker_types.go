@@ -10,15 +10,39 @@ import (
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="has(self.external) == (self.mode == 'External')",message="external is required when mode is External, and only then"
-// +kubebuilder:validation:XValidation:rule="self.mode == 'Managed' || (!has(self.island) && !has(self.tracing) && !has(self.compatibilityMetrics) && !has(self.profiling) && !has(self.decisionLog) && !has(self.usageRecords))",message="island, tracing, compatibilityMetrics, profiling, decisionLog and usageRecords configure managed pickers; external pickers have flags for them"
+// +kubebuilder:validation:XValidation:rule="!has(self.fleetRef) || self.mode == 'Fleet'",message="fleetRef is only for mode Fleet"
+// +kubebuilder:validation:XValidation:rule="!has(self.fleetRef) || size(self.fleetRef.name) <= 45 && self.fleetRef.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="fleetRef.name must be the name of a PickerFleet: a DNS label that starts with a letter, at most 45 characters"
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Managed' || (!has(self.island) && !has(self.tracing) && !has(self.compatibilityMetrics) && !has(self.profiling) && !has(self.decisionLog) && !has(self.usageRecords))",message="island, tracing, compatibilityMetrics, profiling, decisionLog and usageRecords configure managed pickers; external pickers have flags for them, and fleets have fields"
 type Picker struct {
-	// mode Managed runs a Deployment of pickers for the pool; External uses a Service that somebody else runs.
+	// mode Managed runs a Deployment of pickers for the pool alone; Fleet leaves the pool to a PickerFleet, which serves many;
+	// External uses a Service that somebody else runs.
 	// +kubebuilder:default=Managed
 	// +optional
 	Mode PickerMode `json:"mode,omitempty"`
 	// external names the Service of the pickers; only with mode External.
 	// +optional
 	External ExternalPicker `json:"external,omitzero"`
+	// fleetRef names the PickerFleet, of the same namespace, that serves the pool; only with mode Fleet. Absent, the one
+	// named default.
+	// +optional
+	FleetRef LocalName `json:"fleetRef,omitzero"`
+
+	PickerSettings `json:",inline"`
+}
+
+// FleetName is the fleet that the pool is left to; empty in other modes than Fleet.
+func (p *Picker) FleetName() string {
+	switch {
+	case p.Mode != PickerOfFleet:
+		return ""
+	case p.FleetRef.Name != "":
+		return p.FleetRef.Name
+	}
+	return DefaultFleet
+}
+
+// PickerSettings configure pickers that the operator runs.
+type PickerSettings struct {
 	// replicas of the picker, 1 to 16. Every one picks; none is a leader.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16
@@ -152,14 +176,15 @@ type UsageFile struct {
 	Size resource.Quantity `json:"size,omitempty,omitzero"`
 }
 
-// PickerMode selects whether the operator or the user runs the pickers.
+// PickerMode selects which pickers serve a pool.
 //
-// +kubebuilder:validation:Enum=Managed;External
+// +kubebuilder:validation:Enum=Managed;Fleet;External
 type PickerMode string
 
 // The picker modes.
 const (
 	PickerManaged  PickerMode = "Managed"
+	PickerOfFleet  PickerMode = "Fleet"
 	PickerExternal PickerMode = "External"
 )
 

@@ -128,6 +128,12 @@ type PickerStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +required
 	ServiceName string `json:"serviceName,omitempty"`
+	// fleetName is the PickerFleet whose pickers serve the pool; absent for pickers of its own. While the pool moves, it can
+	// differ from picker.fleetRef: the pickers before serve until the others do.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=45
+	// +optional
+	FleetName string `json:"fleetName,omitempty"`
 }
 
 // KeySpaceStatus is the key space in use.

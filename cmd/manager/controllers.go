@@ -18,6 +18,7 @@ import (
 	kvasirmetrics "github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/autoscaling"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickerfleet"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickers"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/routingpolicy"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
@@ -35,9 +36,9 @@ const (
 
 // addControllers adds what the operator does.
 func addControllers(mgr ctrl.Manager, o *options) error {
-	ofPools, ofPolicies := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
+	ofPools, ofPolicies, ofFleets := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
 	reports := pickers.New(pickers.Options{
-		Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies},
+		Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies, ofFleets},
 		Log: mgr.GetLogger().WithName("pickers"),
 	})
 	sizes := &autoscaling.Loop{Reader: mgr.GetClient(), Pickers: reports, Clock: clock.RealClock{}, Changed: ofPools}
@@ -47,7 +48,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		return fmt.Errorf("asking for the cluster's APIs: %w", err)
 	}
 	optional := &apis{finder: finder, log: mgr.GetLogger().WithName("apis"),
-		changed: func(ctx context.Context) { notifyAll(ctx, mgr.GetClient(), ofPools) }}
+		changed: func(ctx context.Context) { notifyAll(ctx, mgr.GetClient(), ofPools, ofFleets) }}
 	optional.look()
 	engines := inferencepool.NewScraped(scrape.Options{Log: mgr.GetLogger().WithName("engines")})
 	for _, r := range []manager.Runnable{reports, sizes, warmups, optional, closer{engines.Close}} {
@@ -74,23 +75,18 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	if err := policies.SetupWithManager(mgr, ofPolicies); err != nil {
 		return fmt.Errorf("adding the controller of policies: %w", err)
 	}
+	children := func() resources.Config { return childrenConfig(o, optional) }
+	fleets := &pickerfleet.Reconciler{
+		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: reports, Recorder: mgr.GetEventRecorder("kvasir-operator"),
+		Clock: clock.RealClock{}, Config: children, Others: others,
+	}
+	if err := fleets.SetupWithManager(mgr, ofFleets); err != nil {
+		return fmt.Errorf("adding the controller of fleets: %w", err)
+	}
 	pools := &inferencepool.Reconciler{
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kvasir-operator"),
 		Clock: clock.RealClock{}, Pickers: reports, Engines: engines, Sizer: sizes, Warmups: warmups,
-		Children: func() resources.Config {
-			return resources.Config{
-				PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel, Version: version.Get().Version,
-				HubEndpoint: o.hubEndpoint, HubAuthorities: o.hubAuthorities, HubProxy: o.hubProxy,
-				GIE: optional.there(resources.GIEKind), Routes: optional.there(resources.RouteKind),
-				CertManager: optional.there(resources.CertificateKind), Provisioning: optional.there(resources.ProvisioningKind),
-				Traffic: resources.Traffic{
-					DestinationRule:      optional.there(resources.DestinationRuleKind),
-					BackendTrafficPolicy: optional.there(resources.BackendTrafficPolicyKind),
-					HealthCheckPolicy:    optional.there(resources.HealthCheckPolicyKind),
-					GCPBackendPolicy:     optional.there(resources.GCPBackendPolicyKind),
-				},
-			}
-		},
+		Children:      children,
 		ReporterImage: o.reporterImage, ReporterLogLevel: o.reporterLogLevel, Version: injected,
 		// Nodes are not namespaced: an operator limited to some namespaces cannot read them.
 		NodeSignals: len(o.namespaces) == 0,
@@ -103,8 +99,35 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	return nil
 }
 
-// notifyAll has every pool looked at.
-func notifyAll(ctx context.Context, reader client.Reader, news chan<- event.GenericEvent) {
+// childrenConfig is what pickers and other objects are made with, by the cluster's APIs as they are now.
+func childrenConfig(o *options, optional *apis) resources.Config {
+	return resources.Config{
+		PickerImage: o.pickerImage, Operator: o.account, LogLevel: o.pickerLogLevel, Version: version.Get().Version,
+		HubEndpoint: o.hubEndpoint, HubAuthorities: o.hubAuthorities, HubProxy: o.hubProxy,
+		GIE: optional.there(resources.GIEKind), Routes: optional.there(resources.RouteKind),
+		CertManager: optional.there(resources.CertificateKind), Provisioning: optional.there(resources.ProvisioningKind),
+		Traffic: resources.Traffic{
+			DestinationRule:      optional.there(resources.DestinationRuleKind),
+			BackendTrafficPolicy: optional.there(resources.BackendTrafficPolicyKind),
+			HealthCheckPolicy:    optional.there(resources.HealthCheckPolicyKind),
+			GCPBackendPolicy:     optional.there(resources.GCPBackendPolicyKind),
+		},
+	}
+}
+
+// notifyAll has every pool and every fleet looked at.
+func notifyAll(ctx context.Context, reader client.Reader, news, ofFleets chan<- event.GenericEvent) {
+	var fleets v1alpha1.PickerFleetList
+	if err := reader.List(ctx, &fleets); err != nil {
+		return // of a cache that has ended
+	}
+	for i := range fleets.Items {
+		select {
+		case ofFleets <- event.GenericEvent{Object: &fleets.Items[i]}:
+		case <-ctx.Done():
+			return
+		}
+	}
 	var list v1alpha1.InferencePoolList
 	if err := reader.List(ctx, &list); err != nil {
 		return // of a cache that has ended

@@ -22,8 +22,8 @@ func definitions(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(defs) != 2 {
-		t.Fatalf("there are %d definitions, want 2", len(defs))
+	if len(defs) != 3 {
+		t.Fatalf("there are %d definitions, want 3", len(defs))
 	}
 	return defs
 }
@@ -72,6 +72,7 @@ func TestLabelsOfPodTemplatesAreKept(t *testing.T) {
 // foreign are fields whose schemas belong to Kubernetes or Gateway API, with the limits of those.
 var foreign = []string{
 	".metadata", ".spec.template", ".spec.picker.pod.tolerations", ".spec.picker.pod.affinity", ".spec.picker.resources",
+	".spec.resources", ".spec.pod.tolerations", ".spec.pod.affinity",
 	".spec.engine.events.reporter.resources", ".spec.engine.networkPolicy.from[].podSelector",
 	".spec.engine.networkPolicy.from[].namespaceSelector", ".spec.placement.islands[].tolerations",
 	".spec.placement.islands[].engine.resources", ".spec.gateway.parentRefs", ".spec.model.tokenizer.volume.image",
@@ -152,7 +153,7 @@ func TestEveryFieldIsDescribed(t *testing.T) {
 			name := path[strings.LastIndexByte(path, '.')+1:]
 			switch {
 			case path == "" || path == ".apiVersion" || path == ".kind" || strings.HasSuffix(path, "[]"):
-			case below(".spec.picker.pod"): // stripped
+			case below(".spec.picker.pod"), below(".spec.pod"): // stripped
 			case path == ".status" && def.Spec.Names.Kind == "RoutingPolicy":
 			case !strings.HasPrefix(s.Description, name+" ") && !strings.HasPrefix(s.Description, name+":") && !strings.HasPrefix(s.Description, name+","):
 				t.Errorf("%s%s: the description %q does not begin with the name", def.Spec.Names.Kind, path, s.Description)

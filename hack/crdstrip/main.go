@@ -19,6 +19,7 @@ import (
 var stripped = [][]string{
 	{"spec", "template"},
 	{"spec", "picker", "pod"},
+	{"spec", "pod"}, // of a fleet
 }
 
 func main() {

@@ -298,31 +298,30 @@ func (b *Board) route(next *Board, now time.Time, s *RouteState) *ModelRoute {
 	return &r
 }
 
-// translateRoutes makes the routes. Two routes cannot have a name in common: the one that had it keeps it, else the first by namespace and
-// name has it, and the other one is not applied.
+// translateRoutes makes the routes. Two routes cannot have a name in common: the oldest has it, as for pools (settleNames), and the other
+// one is not applied.
 func (n *translation) translateRoutes(routes []*ModelRoute, drafts []*draft) {
 	specs := map[types.NamespacedName]*draft{}
 	for _, d := range drafts {
 		specs[d.name] = d
 	}
-	owners := map[string]types.NamespacedName{}
-	for _, before := range []bool{true, false} {
-		for _, r := range byName(routes) {
-			for _, model := range r.Spec.Models {
-				if _, taken := owners[model]; !taken && (!before || n.last.routes[model] == nameOf(r)) {
-					owners[model] = nameOf(r)
-				}
+	owners := map[string]*ModelRoute{}
+	routes = byName(routes)
+	for _, r := range routes {
+		for _, model := range r.Spec.Models {
+			if owner := owners[model]; owner == nil || precedes(r, owner, n.last.routes[model]) {
+				owners[model] = r
 			}
 		}
 	}
-	for _, r := range byName(routes) {
+	for _, r := range routes {
 		s := RouteState{Object: r, Served: true}
 		for i, model := range r.Spec.Models {
-			if owner := owners[model]; owner != nameOf(r) {
+			if owner := owners[model]; owner != r {
 				s.Served = false
 				path := field.NewPath("spec", "models").Index(i)
 				s.Problems = append(s.Problems, n.problem(kindModelRoute, r,
-					field.Duplicate(path, model+", a name of ModelRoute "+owner.String()), false))
+					field.Duplicate(path, model+", a name of ModelRoute "+nameOf(owner).String()), false))
 			}
 		}
 		s.Problems = append(s.Problems, n.checkBackends(r, specs)...)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -38,21 +39,20 @@ func modelNames(spec *picker.Spec) []named {
 	return all
 }
 
-// settleNames assigns every name that requests use to one pool: the one that had it, else the first in the order of drafts.
+// settleNames assigns every name that requests use to one pool: the oldest that wants it. Pools without an age were read from files:
+// there the one that had it keeps it, and otherwise the first by name has it. So pickers of a cluster agree, whenever they started.
 // A pool that wants a name of another pool keeps its last good state, which can in turn have a name that a third pool
 // wants; each round refuses at least one pool, so there are no more rounds than pools.
 func (n *translation) settleNames(drafts []*draft) {
 	for {
 		owners := map[string]*draft{}
-		for _, before := range []bool{true, false} {
-			for _, d := range drafts {
-				if !d.served {
-					continue
-				}
-				for _, one := range modelNames(&d.spec) {
-					if owners[one.name] == nil && (!before || n.last.models[one.name] == d.name) {
-						owners[one.name] = d
-					}
+		for _, d := range drafts {
+			if !d.served {
+				continue
+			}
+			for _, one := range modelNames(&d.spec) {
+				if owner := owners[one.name]; owner == nil || precedes(d.object, owner.object, n.last.models[one.name]) {
+					owners[one.name] = d
 				}
 			}
 		}
@@ -87,4 +87,16 @@ func (n *translation) refuseTaken(d *draft, owners map[string]*draft) bool {
 		d.spec, d.served, d.known = d.last, d.known, false
 	}
 	return taken
+}
+
+// precedes reports whether the first of two objects of a kind has a name that both want. held is the object that had it.
+func precedes(a, b metav1.Object, held types.NamespacedName) bool {
+	older, younger := a.GetCreationTimestamp(), b.GetCreationTimestamp()
+	switch {
+	case !older.Equal(&younger):
+		return older.Before(&younger)
+	case older.IsZero() && (nameOf(a) == held || nameOf(b) == held):
+		return nameOf(a) == held
+	}
+	return nameOf(a).String() < nameOf(b).String()
 }

@@ -174,9 +174,9 @@ func PodServes(pod *corev1.Pod) bool {
 
 // slices are the slices of the files, and one for each pod of a pool.
 func (n *translation) slices(o *Objects) []*discoveryv1.EndpointSlice {
-	all := byName(o.Slices)
+	all, owners := byName(o.Slices), NewOwners(o.Pools)
 	for _, pod := range byName(o.Pods) {
-		pool := PoolOf(pod, o.Pools)
+		pool := owners.PoolOf(pod)
 		if pool == nil {
 			continue
 		}

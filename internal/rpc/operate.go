@@ -21,7 +21,7 @@ const OperateAudience = "kvasir.dev/operate"
 // DefaultPublishEvery is the interval at which the state is sent to the operator without a change.
 const DefaultPublishEvery = time.Second
 
-// maxWatches bounds the streams to operators: one that leads, one that is about to, and what has not ended yet.
+// maxWatches bounds the streams to operators about one pool: one that leads, one that is about to, and what has not ended yet.
 const maxWatches = 16
 
 // OperateService sends the picker's state to the operator. It is safe for concurrent use.
@@ -38,8 +38,8 @@ type OperateService struct {
 	PublishEvery time.Duration
 	Log          logr.Logger
 
-	mu      sync.Mutex                 // guards watches
-	watches map[chan struct{}]struct{} // each holds a token when there is a state to send
+	mu      sync.Mutex                            // guards watches
+	watches map[string]map[chan struct{}]struct{} // by pool; each holds a token when there is a state to send
 }
 
 // WarmOrder asks to warm a pod up.
@@ -64,26 +64,34 @@ var ErrUnknownPod = errors.New("the pod is not known")
 func (s *OperateService) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for bell := range s.watches {
-		ring(bell)
+	for _, of := range s.watches {
+		for bell := range of {
+			ring(bell)
+		}
 	}
 }
 
-func (s *OperateService) join() (chan struct{}, func(), error) {
+// join notes a stream about a pool. A stream about a pool that is not served ends at once, so the pools that are served bound them.
+func (s *OperateService) join(pool string) (chan struct{}, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.watches) >= maxWatches {
+	if len(s.watches[pool]) >= maxWatches {
 		return nil, nil, status.Error(codes.ResourceExhausted, "too many streams")
 	}
 	if s.watches == nil {
-		s.watches = map[chan struct{}]struct{}{}
+		s.watches = map[string]map[chan struct{}]struct{}{}
+	}
+	if s.watches[pool] == nil {
+		s.watches[pool] = map[chan struct{}]struct{}{}
 	}
 	bell := make(chan struct{}, 1)
-	s.watches[bell] = struct{}{}
+	s.watches[pool][bell] = struct{}{}
 	return bell, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.watches, bell)
+		if delete(s.watches[pool], bell); len(s.watches[pool]) == 0 {
+			delete(s.watches, pool)
+		}
 	}, nil
 }
 
@@ -93,7 +101,7 @@ func (s *OperateService) Watch(in *WatchRequest, stream grpc.ServerStreamingServ
 	if err != nil {
 		return err
 	}
-	bell, leave, err := s.join()
+	bell, leave, err := s.join(in.GetPool())
 	if err != nil {
 		return err
 	}

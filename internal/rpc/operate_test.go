@@ -388,3 +388,37 @@ func TestNothingIsLeftOfPoolsThatAreForgotten(t *testing.T) {
 	a.stop()
 	eventually(t, "the end of all goroutines", func() bool { return runtime.NumGoroutine() <= before+2 })
 }
+
+// TestStreamsOfOnePoolLeaveThoseOfOthers: a picker of a fleet sends the states of all its pools, however many there are, and one
+// pool has no more streams than it needs.
+func TestStreamsOfOnePoolLeaveThoseOfOthers(t *testing.T) {
+	var s OperateService
+	var leave []func()
+	for i := range maxWatches {
+		_, end, err := s.join("default/m")
+		if err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+		leave = append(leave, end)
+	}
+	if _, _, err := s.join("default/m"); err == nil {
+		t.Errorf("%d streams about one pool", maxWatches+1)
+	}
+	bell, end, err := s.join("default/other")
+	if err != nil {
+		t.Fatalf("another pool: %v", err)
+	}
+	s.Changed()
+	select {
+	case <-bell:
+	default:
+		t.Error("the stream of the other pool was not woken")
+	}
+	end()
+	for _, end := range leave {
+		end()
+	}
+	if len(s.watches) != 0 {
+		t.Errorf("%d pools without a stream are remembered", len(s.watches))
+	}
+}

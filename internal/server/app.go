@@ -35,10 +35,10 @@ import (
 // parts of one need those of others.
 type app struct {
 	log logr.Logger
-	// inCluster: there is one pool, and without it the picker is not ready.
-	inCluster bool
-	name      string // that the operator knows the picker by
-	picker    *picker.Picker
+	// onePool: the picker serves one pool of a cluster, and without it is not ready.
+	inCluster, onePool bool
+	name               string // that the operator knows the picker by
+	picker             *picker.Picker
 
 	configuration // apply.go: what the objects say, and what of it is in force
 	serving       // run.go: requests of clients and gateways, and the limits for them
@@ -50,7 +50,7 @@ type app struct {
 }
 
 func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *app {
-	a := &app{log: log, inCluster: o.source.inCluster(), name: o.operator.replica}
+	a := &app{log: log, inCluster: o.source.inCluster(), onePool: o.source.onePool(), name: o.operator.replica}
 	a.records, a.tracer = kept, tracer
 	a.refused, a.applied, a.board = map[types.NamespacedName]config.Refusal{}, map[types.NamespacedName]picker.Spec{}, config.NewBoard()
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)

@@ -55,7 +55,7 @@ func (a *app) apply(state config.State) {
 	if a.operate != nil {
 		a.operate.Changed()
 	}
-	if len(state.Specs) > 0 || !a.inCluster {
+	if len(state.Specs) > 0 || !a.onePool {
 		a.ready.apply()
 	}
 	if !a.inCluster {

@@ -35,6 +35,11 @@ func TestWrongSourcesAreRefusedInOneLine(t *testing.T) {
 		"a model without engines":            {"--model m", "--model needs --engines"},
 		"engines and a directory":            {"--engines a:8000 --model m --standalone d", "excludes"},
 		"engines and a cluster":              {"--engines a:8000 --model m --pool n/p", "excludes"},
+		"engines and a fleet":                {"--engines a:8000 --model m --fleet n/f", "excludes"},
+		"a fleet and a pool":                 {"--fleet n/f --pool n/p", "--fleet excludes"},
+		"a fleet and a gateway's pool":       {"--fleet n/f --gateway-pool n/p", "--fleet excludes"},
+		"a fleet and a directory":            {"--fleet n/f --standalone d", "excludes"},
+		"half a fleet":                       {"--fleet f", `--fleet "f": want NAMESPACE/NAME`},
 		"engines and a kubeconfig":           {"--engines a:8000 --model m --kubeconfig k", "--kubeconfig needs --pool"},
 		"blanks between engines":             {"--engines http://a:8000 http://b:8000 --model m", "by commas"},
 		"an engine without a port":           {"--engines http://a --model m", `--engines: "http://a": the port is missing`},
@@ -87,6 +92,7 @@ func TestAddressesWithoutAuthenticationAreLocalOutsideAClusterUnlessGiven(t *tes
 		"--standalone d --report-insecure --report-address :9004": {"127.0.0.1:8080", "127.0.0.1:9002", "127.0.0.1:9003", "127.0.0.1:9090", ":9004"},
 		"--standalone d --proxy-address :8080 --ext-proc-address= --health-address h:1": {":8080", "", "h:1", "127.0.0.1:9090", ":9004"},
 		"--pool n/p":         {":8080", ":9002", ":9003", ":9090", ":9004"},
+		"--fleet n/f":        {":8080", ":9002", ":9003", ":9090", ":9004"},
 		"--gateway-pool n/p": {":8080", ":9002", ":9003", ":9090", ":9004"},
 	} {
 		o, err := parse(strings.Fields(arguments), io.Discard, io.Discard)

@@ -36,7 +36,8 @@ const (
 // errNobody means that there are no keys to check tokens with.
 var errNobody = errors.New("no token is known here")
 
-// guard shows metrics to service accounts that are allowed to get inferencepools/metrics of the pool. Tokens are checked here,
+// guard shows metrics to service accounts that are allowed to get inferencepools/metrics of the pool, or of all pools of a fleet's
+// namespace. Tokens are checked here,
 // rights by the API server; while it is away what it has granted before stays so. The zero guard rejects every request.
 type guard struct {
 	tokens rpc.Tokens
@@ -75,10 +76,10 @@ func newGuard(o *options, config *rest.Config, reporters rpc.Authenticator, log 
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
-	return &guard{tokens: tokens, review: reviewer(client, o.source.pool), now: time.Now, log: log, grants: map[string]grant{}}, nil
+	return &guard{tokens: tokens, review: reviewer(client, o.source.measured()), now: time.Now, log: log, grants: map[string]grant{}}, nil
 }
 
-// reviewer asks the API server whether an account is allowed to see the metrics of a pool.
+// reviewer asks the API server whether an account is allowed to see the metrics of a pool; without a name, of all of the namespace.
 func reviewer(
 	client authorizationclient.LocalSubjectAccessReviewsGetter, pool types.NamespacedName,
 ) func(context.Context, string) (bool, error) {

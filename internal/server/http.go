@@ -267,7 +267,6 @@ func (a *app) facts(list *config.List) []dashboard.Facts {
 		}
 		all = append(all, f)
 	}
-	marked := a.marks.followed()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range all {
@@ -278,8 +277,8 @@ func (a *app) facts(list *config.List) []dashboard.Facts {
 				f.Written = p
 			}
 		}
-		for _, p := range marked {
-			if p.Leaving && p.Namespace == f.Stats.Namespace && p.Pool == f.Stats.Pool {
+		for _, p := range a.marks.of(keyOf(f.Stats.Namespace, f.Stats.Pool)) {
+			if p.Leaving {
 				f.Leaving[p.UID] = true
 			}
 		}

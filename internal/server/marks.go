@@ -3,6 +3,8 @@ package server
 import (
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/kvasir-dev/kvasir/internal/config"
 )
 
@@ -11,6 +13,8 @@ import (
 type marks struct {
 	mu   sync.Mutex
 	pods []config.Pod // guarded by mu; replaced, never written
+	// byPool are the same pods; guarded by mu, replaced, never written.
+	byPool map[types.NamespacedName][]config.Pod
 }
 
 // follow makes picks follow the marks of pods. Its order makes it safe to delete a pod whose mark is acknowledged:
@@ -28,9 +32,21 @@ func (m *marks) follow(pods []config.Pod, apply func()) {
 }
 
 func (m *marks) set(pods []config.Pod) {
+	byPool := map[types.NamespacedName][]config.Pod{}
+	for _, p := range pods {
+		key := keyOf(p.Namespace, p.Pool)
+		byPool[key] = append(byPool[key], p)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.pods = pods
+	m.pods, m.byPool = pods, byPool
+}
+
+// of returns the pods of a pool, as followed.
+func (m *marks) of(pool types.NamespacedName) []config.Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.byPool[pool]
 }
 
 // followed returns the pods with the marks that picks follow. The caller must not change them.

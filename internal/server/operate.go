@@ -75,13 +75,11 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 	s.Resources, s.Model = found.resources, found.model
 	s.Accepted, s.AcceptedGeneration = found.accepted, found.generation
 	a.mu.Unlock()
-	for _, p := range a.marks.followed() {
-		if keyOf(p.Namespace, p.Pool) == key {
-			pod := known.Pods[p.UID]
-			pod.Draining = p.Leaving && !known.Pickable[p.UID]
-			pod.Synced = spec.NoEvents
-			s.Pods[p.UID] = pod
-		}
+	for _, p := range a.marks.of(key) {
+		pod := known.Pods[p.UID]
+		pod.Draining = p.Leaving && !known.Pickable[p.UID]
+		pod.Synced = spec.NoEvents
+		s.Pods[p.UID] = pod
 	}
 	if !spec.NoEvents {
 		status.Knowledge(s.Pods, a.knowledge(pool))

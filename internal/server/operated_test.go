@@ -42,6 +42,7 @@ var unset = map[string]string{
 	"model":                   "the pool names it",
 	"validate":                "the API server checks objects when they are applied",
 	"gateway-pool":            "is for pools without an InferencePool of Kvasir; the pickers of those are external",
+	"fleet":                   "is set in place of --pool, for the pickers of a PickerFleet",
 	"kubeconfig":              "the picker uses the account of its pod",
 	"key-file":                "the root is in the pool's Secret",
 	"metrics-open":            "metrics of a cluster are only for accounts with a right; an open port would be a second way past it",

@@ -27,8 +27,9 @@ type sourceOptions struct {
 	urls        []config.EngineURL // of engines
 	poolName    string             // NAMESPACE/NAME
 	gatewayPool string             // NAMESPACE/NAME
+	fleetName   string             // NAMESPACE/NAME
 	kubeconfig  string
-	pool        types.NamespacedName // of poolName or gatewayPool
+	pool, fleet types.NamespacedName // pool of poolName or gatewayPool; fleet of fleetName
 }
 
 func (o *sourceOptions) flags(f *flag.FlagSet) {
@@ -39,37 +40,57 @@ func (o *sourceOptions) flags(f *flag.FlagSet) {
 	})
 	f.StringVar(&o.model, "model", "", "`name` of the model that the engines of --engines serve, as clients name it")
 	f.StringVar(&o.poolName, "pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Kubernetes cluster, and follow it")
+	f.StringVar(&o.fleetName, "fleet", "", "serve all InferencePools of the namespace that have picker.mode Fleet and name this PickerFleet (`NAMESPACE/NAME`) of the Kubernetes cluster, and follow them")
 	f.StringVar(&o.gatewayPool, "gateway-pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Gateway API Inference Extension with all defaults, if it has no InferencePool of Kvasir")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the in-cluster configuration is used")
 }
 
 // inCluster reports whether the objects are read from an API server.
-func (o *sourceOptions) inCluster() bool { return o.poolName != "" || o.gatewayPool != "" }
+func (o *sourceOptions) inCluster() bool {
+	return o.poolName != "" || o.gatewayPool != "" || o.fleetName != ""
+}
+
+// onePool reports whether there is one pool, which is read from an API server.
+func (o *sourceOptions) onePool() bool { return o.inCluster() && o.fleetName == "" }
+
+// measured is the pool whose metrics are served. It has no name for a fleet, whose metrics are those of any pool of the namespace:
+// for the API server that means all pools.
+func (o *sourceOptions) measured() types.NamespacedName {
+	if o.fleet.Name != "" {
+		return types.NamespacedName{Namespace: o.fleet.Namespace}
+	}
+	return o.pool
+}
 
 func (o *sourceOptions) check() error {
 	switch {
 	case o.poolName != "" && o.gatewayPool != "":
 		return errors.New("--pool and --gateway-pool exclude each other")
+	case o.fleetName != "" && (o.poolName != "" || o.gatewayPool != ""):
+		return errors.New("--fleet excludes --pool and --gateway-pool: a fleet serves the pools that name it")
 	case o.engines != nil || o.model != "":
 		return o.checkEngines()
 	case o.standalone == "" && !o.inCluster():
-		return errors.New("nothing to serve: want --engines http://HOST:PORT,... --model NAME, or --standalone DIR, or --pool NAMESPACE/NAME")
+		return errors.New("nothing to serve: want --engines http://HOST:PORT,... --model NAME, or --standalone DIR, or --pool NAMESPACE/NAME, or --fleet NAMESPACE/NAME")
 	case o.standalone != "" && o.inCluster():
-		return errors.New("--standalone and --pool exclude each other, and so do --standalone and --gateway-pool")
+		return errors.New("--standalone excludes --pool, --fleet and --gateway-pool")
 	case o.kubeconfig != "" && !o.inCluster():
-		return errors.New("--kubeconfig needs --pool")
+		return errors.New("--kubeconfig needs --pool or --fleet")
 	case !o.inCluster():
 		return nil
 	}
-	flag, value := "--pool", o.poolName
-	if o.gatewayPool != "" {
+	flag, value, into := "--pool", o.poolName, &o.pool
+	switch {
+	case o.gatewayPool != "":
 		flag, value = "--gateway-pool", o.gatewayPool
+	case o.fleetName != "":
+		flag, value, into = "--fleet", o.fleetName, &o.fleet
 	}
 	namespace, name, ok := strings.Cut(value, "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
 		return fmt.Errorf("%s %q: want NAMESPACE/NAME", flag, value)
 	}
-	o.pool = types.NamespacedName{Namespace: namespace, Name: name}
+	*into = types.NamespacedName{Namespace: namespace, Name: name}
 	return nil
 }
 
@@ -79,9 +100,9 @@ func (o *sourceOptions) checkEngines() (err error) {
 	case o.engines == nil:
 		return errors.New("--model needs --engines http://HOST:PORT,...; in files and clusters, the InferencePool names the model")
 	case o.standalone != "" || o.inCluster():
-		return errors.New("--engines excludes --standalone, --pool and --gateway-pool: they name engines, too")
+		return errors.New("--engines excludes --standalone, --pool, --fleet and --gateway-pool: they name engines, too")
 	case o.kubeconfig != "":
-		return errors.New("--kubeconfig needs --pool")
+		return errors.New("--kubeconfig needs --pool or --fleet")
 	}
 	if o.urls, err = config.ParseEngineURLs(strings.Join(o.engines, ",")); err != nil {
 		return fmt.Errorf("--engines: %w", err)
@@ -112,7 +133,7 @@ func (o *sourceOptions) open(access *rest.Config, settings config.Settings, log 
 		return config.NewDirectory(o.standalone, settings, log)
 	}
 	return cluster.New(cluster.Options{
-		Config: access, Pool: o.pool, Bare: o.gatewayPool != "", ModelOf: modelOf, Settings: settings, Log: log,
+		Config: access, Pool: o.pool, Fleet: o.fleet, Bare: o.gatewayPool != "", ModelOf: modelOf, Settings: settings, Log: log,
 	})
 }
 
@@ -129,16 +150,26 @@ func (o *sourceOptions) config(log logr.Logger) (*rest.Config, error) {
 		return nil, nil
 	}
 	klog.SetLogger(log.WithName("kubernetes"))
-	if o.kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("reaching the cluster: %w; --kubeconfig says how to from outside", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	config, err := o.access()
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	config.QPS, config.Burst = requestsPerSecond, requestBurst
+	return config, nil
+}
+
+// requestsPerSecond and requestBurst bound the questions to the API server: about Secrets and ConfigMaps of a fleet's pools, and the
+// rights of clients of the metrics. The defaults, 5 and 10, would make a fleet of 50 pools wait 20 seconds for its key roots.
+const requestsPerSecond, requestBurst = 50, 200
+
+// access returns how to reach the cluster.
+func (o *sourceOptions) access() (*rest.Config, error) {
+	if o.kubeconfig != "" {
+		return clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	}
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("%w; --kubeconfig says how to from outside", err)
 	}
 	return config, nil
 }

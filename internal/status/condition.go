@@ -39,6 +39,7 @@ const (
 const (
 	ResolvedRefs = Type(v1alpha1.ConditionResolvedRefs)
 	Programmed   = Type(v1alpha1.ConditionProgrammed)
+	Available    = Type(v1alpha1.ConditionAvailable) // of fleets
 )
 
 // maxMessage bounds a condition's message, in bytes; the schema takes 32 KiB.

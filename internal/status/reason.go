@@ -9,6 +9,7 @@ const (
 	ReasonAccepted          = "Accepted"
 	ReasonNameTaken         = "NameTaken"
 	ReasonObjectRefused     = "ObjectRefused"
+	ReasonNotForFleets      = "NotForFleets"
 	ReasonReferenceNotFound = "ReferenceNotFound"
 	ReasonInvalid           = "Invalid"
 	ReasonConflicted        = "Conflicted"
@@ -68,6 +69,7 @@ const (
 	// Of PickerAvailable.
 	ReasonUnavailable        = "Unavailable"
 	ReasonCertificateInvalid = "CertificateInvalid"
+	ReasonFleetNotFound      = "FleetNotFound"
 
 	// Of EnginesClosed.
 	ReasonOpen               = "Open"

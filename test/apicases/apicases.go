@@ -10,7 +10,7 @@ type Case struct {
 	Name string
 	// Old is the spec before, in YAML; empty for a new object.
 	Old string
-	// Spec in YAML.
+	// Spec in YAML; empty for an object that has none.
 	Spec string
 	// Want is a part of the message; empty where the spec is admitted.
 	Want string
@@ -36,8 +36,11 @@ func (g Group) text(name, spec string) []byte {
 	if name == "" {
 		name = "p"
 	}
-	return []byte("apiVersion: kvasir.dev/v1alpha1\nkind: " + g.Kind + "\nmetadata: {name: " + name + ", namespace: default}\nspec:\n  " +
-		strings.ReplaceAll(spec, "\n", "\n  ") + "\n")
+	text := "apiVersion: kvasir.dev/v1alpha1\nkind: " + g.Kind + "\nmetadata: {name: " + name + ", namespace: default}\n"
+	if spec != "" {
+		text += "spec:\n  " + strings.ReplaceAll(spec, "\n", "\n  ") + "\n"
+	}
+	return []byte(text)
 }
 
 // Groups returns all cases, by what they are about.
@@ -50,6 +53,8 @@ func Groups() map[string]Group {
 		"engines":                     engines(),
 		"pickers and gateways":        pickersAndGateways(),
 		"network policies of engines": enginesNetworks(),
+		"fleets":                      fleets(),
+		"pools of fleets":             poolsOfFleets(),
 		"changes of pools":            changesOfPools(),
 		"targets of policies":         targetsOfPolicies(),
 		"strategies":                  strategies(),

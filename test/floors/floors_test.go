@@ -87,6 +87,8 @@ func init() {
 			"internal/cli/view",
 			"internal/cli/workload",
 			"internal/operator/controller/autoscaling",
+			"internal/operator/controller/objects",
+			"internal/operator/controller/pickerfleet",
 			"internal/operator/controller/pickers",
 			"internal/operator/controller/inferencepool",
 			"internal/operator/controller/routingpolicy",

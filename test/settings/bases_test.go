@@ -170,6 +170,27 @@ var strategies = []string{
 	"type: ApproximatePrefix, approximatePrefix: {chunkBytes: 64, maxChunks: 256, chunksPerEndpoint: 31250, prefixWeight: 3, queueWeight: 2, kvWeight: 2}",
 }
 
+// The specs of fleets that together set every field.
+const (
+	fullFleet = `
+replicas: 2
+indexMemory: 1Gi
+tls: {type: Secret, secretRef: {name: key}}
+pod: {labels: {a: b}, annotations: {a: b}, nodeSelector: {a: b}}
+island: here
+tracing: {endpoint: "http://c:4317", protocol: GRPC, samplePercent: 100, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}
+decisionLog: {size: 256Mi}
+usageRecords: {file: {size: 256Mi}}
+`
+	certManagerFleet = `tls: {type: CertManager, issuerRef: {kind: Issuer, name: i}}`
+	plainFleet       = `tls: {type: SelfSigned}`
+	fleetPool        = `
+model: {name: m}
+selector: {matchLabels: {app: m}}
+picker: {mode: Fleet, fleetRef: {name: f}}
+`
+)
+
 // bases are pools and policies that together set every field.
 func bases(t *testing.T) []base {
 	t.Helper()
@@ -181,9 +202,10 @@ func bases(t *testing.T) []base {
 		return spec
 	}
 	list := []base{
-		{pool: read(ownedPool), policy: read(fullPolicy)},
+		{pool: read(ownedPool), policy: read(fullPolicy), fleet: read(fullFleet)},
 		{pool: read(adoptedPool), policy: read("targetRefs: [{name: p}]")},
-		{pool: read(plainPool), policy: read(plainPolicy)},
+		{pool: read(plainPool), policy: read(plainPolicy), fleet: read(plainFleet)},
+		{pool: read(fleetPool), policy: read("targetRefs: [{name: p}]"), fleet: read(certManagerFleet)},
 	}
 	for _, pool := range []string{certManagerPool, configMapPool, hubPool, foundPool} {
 		list = append(list, base{pool: read(pool), policy: read("targetRefs: [{name: p}]")})
@@ -226,7 +248,7 @@ var actedOn = map[string]string{
 	"InferencePool.drain.onCordon":                                 controller,
 	"InferencePool.engine.tls.verification":                        "internal/config",
 	"InferencePool.paused":                                         controller,
-	"InferencePool.picker.mode":                                    "internal/operator/resources",
+	"InferencePool.picker.fleetRef.name":                           controller,
 	"InferencePool.placement.islands.[].hourlyPrice":               controller,
 	"InferencePool.placement.islands.[].maxReplicas":               controller,
 	"InferencePool.placement.islands.[].minReplicas":               controller,

@@ -191,6 +191,7 @@ func owner(t *testing.T, name string) string {
 	kind, path, _ := strings.Cut(name, ".")
 	now := map[string]reflect.Type{
 		v1alpha1.KindInferencePool: reflect.TypeFor[v1alpha1.InferencePoolSpec](), v1alpha1.KindRoutingPolicy: reflect.TypeFor[v1alpha1.RoutingPolicySpec](),
+		v1alpha1.KindPickerFleet: reflect.TypeFor[v1alpha1.PickerFleetSpec](),
 	}[kind]
 	found := ""
 	for part := range strings.SplitSeq(path, ".") {

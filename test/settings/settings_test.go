@@ -19,6 +19,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/dump"
 
@@ -47,13 +48,7 @@ func effects(t *testing.T, pool *v1alpha1.InferencePool, policy *v1alpha1.Routin
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range objects {
-		raw, err := json.Marshal(o.Object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Write(raw)
-	}
+	write(t, &b, objects)
 	if pool.Spec.Template != nil {
 		shape, options := podtemplate.ShapeOf(pool), podtemplate.For(pool)
 		options.Name, options.Revision, options.ReporterImage, options.Provisioning = "p-0", "r", "reporter", true
@@ -65,6 +60,37 @@ func effects(t *testing.T, pool *v1alpha1.InferencePool, policy *v1alpha1.Routin
 	}
 	b.WriteString(configuration(t, pool, policy))
 	return b.String()
+}
+
+func write(t *testing.T, b *strings.Builder, objects []*unstructured.Unstructured) {
+	t.Helper()
+	for _, o := range objects {
+		raw, err := json.Marshal(o.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(raw)
+	}
+}
+
+// fleetEffects are those of a fleet: the objects of its pickers.
+func fleetEffects(t *testing.T, spec map[string]any) (string, error) {
+	t.Helper()
+	o, err := admit(t, v1alpha1.KindPickerFleet, spec)
+	if err != nil {
+		return "", err
+	}
+	fleet := &v1alpha1.PickerFleet{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, fleet); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := resources.FleetObjects(resources.Config{PickerImage: "picker", CertManager: true}, resources.Fleet{PickerFleet: fleet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	write(t, &b, objects)
+	return b.String(), nil
 }
 
 // configuration of the pool's pickers.
@@ -144,9 +170,10 @@ func admitter(t *testing.T) *crdadmission.Admitter {
 	return a
 }
 
-// base is a pool with its policy: their specs before admission, and the objects after it.
+// base is a pool with its policy: their specs before admission, and the objects after it. Some have the spec of a fleet, too.
 type base struct {
 	pool, policy   map[string]any
+	fleet          map[string]any
 	admittedPool   *v1alpha1.InferencePool
 	admittedPolicy *v1alpha1.RoutingPolicy
 }
@@ -173,9 +200,12 @@ func (b *base) effects(t *testing.T, kind string, spec map[string]any) (string, 
 	t.Helper()
 	pool, policy := b.admittedPool, b.admittedPolicy
 	var err error
-	if kind == v1alpha1.KindInferencePool {
+	switch kind {
+	case v1alpha1.KindPickerFleet:
+		return fleetEffects(t, spec)
+	case v1alpha1.KindInferencePool:
 		pool, err = b.admitPool(t, spec)
-	} else {
+	default:
 		policy, err = b.admitPolicy(t, spec)
 	}
 	if err != nil {
@@ -290,9 +320,11 @@ type place struct {
 
 // in returns the field's place in a base; false if the base has nothing that could contain it.
 func (f field) in(b *base) (place, bool) {
-	spec := b.pool
-	if f.kind == v1alpha1.KindRoutingPolicy {
-		spec = b.policy
+	spec := map[string]map[string]any{
+		v1alpha1.KindInferencePool: b.pool, v1alpha1.KindRoutingPolicy: b.policy, v1alpha1.KindPickerFleet: b.fleet,
+	}[f.kind]
+	if spec == nil {
+		return place{}, false
 	}
 	holder := f.at(spec)
 	return place{b, f.kind, spec, holder, last(f.path)}, holder != nil
@@ -365,7 +397,7 @@ func candidates(t *testing.T, name string, s *apiextensionsv1.JSONSchemaProps, p
 	return all
 }
 
-// TestEveryFieldHasAnEffect sets each field of both definitions to other values, in each base that has what contains it.
+// TestEveryFieldHasAnEffect sets each field of the definitions to other values, in each base that has what contains it.
 func TestEveryFieldHasAnEffect(t *testing.T) {
 	t.Parallel()
 	list := admittedBases(t)
@@ -396,6 +428,15 @@ func TestEveryFieldHasAnEffect(t *testing.T) {
 	}
 }
 
+func fleetBefore(t *testing.T, spec map[string]any) string {
+	t.Helper()
+	was, err := fleetEffects(t, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return was
+}
+
 func hasEffect(t *testing.T, f field, list []base, before []string) bool {
 	t.Helper()
 	for i := range list {
@@ -407,8 +448,12 @@ func hasEffect(t *testing.T, f field, list []base, before []string) bool {
 			if reflect.DeepEqual(value, at.present()) {
 				continue
 			}
+			was := before[i]
+			if f.kind == v1alpha1.KindPickerFleet {
+				was = fleetBefore(t, list[i].fleet)
+			}
 			after, err := at.effectsWith(t, value)
-			if err == nil && after != before[i] {
+			if err == nil && after != was {
 				return true
 			}
 		}

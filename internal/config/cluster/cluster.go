@@ -1,19 +1,18 @@
-// Package cluster follows the objects of one pool on an API server, in place of a directory.
+// Package cluster follows the objects of one pool, or of the pools of one fleet, on an API server, in place of a directory.
 //
 //	informers --> objects --translate--> State --> picker.Apply
 //	Secrets, ConfigMaps --get every 10 s--^
 //
-// All objects are in the pool's namespace and only read: InferencePools, RoutingPolicies and Pods are watched, and the
+// All objects are in one namespace and only read: InferencePools, RoutingPolicies and Pods are watched, and the
 // pools of Gateway API's inference extension where one of these is served without a Kvasir pool; Secrets and ConfigMaps
 // that these name are requested one by one, so that no right to list them is needed. What the API server cannot return at
 // the moment stays unchanged: informers keep their objects during an outage, and an object that cannot be read keeps its
-// last good state. A pool that is deleted is served on for a while (deleted.go).
+// last good state. A pool that is deleted, or leaves its fleet, is served on for a while (deleted.go).
 package cluster
 
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -51,8 +50,11 @@ var (
 type Options struct {
 	// Config is how to reach the API server.
 	Config *rest.Config
-	// Pool that is followed.
+	// Pool that is followed; empty with a Fleet.
 	Pool types.NamespacedName
+	// Fleet whose pools are followed, in place of one Pool: those of its namespace that have picker.mode Fleet and name it.
+	// The object of the fleet itself is not read.
+	Fleet types.NamespacedName
 	// Bare reports whether Pool is one of the Gateway API Inference Extension, served with all defaults. ModelOf asks the
 	// engine at an address for the name of its model; required then.
 	Bare     bool
@@ -61,9 +63,9 @@ type Options struct {
 	Log      logr.Logger
 }
 
-// Source follows a pool. Follow can be called once.
+// Source follows a pool, or the pools of a fleet. Follow can be called once.
 type Source struct {
-	pool       types.NamespacedName
+	scope      scope
 	translator *config.Translator
 	log        logr.Logger
 
@@ -72,7 +74,8 @@ type Source struct {
 	named           *named
 	bare            *bare // nil for a Kvasir pool
 	read            reader
-	deleted         deleted
+	served          map[string]*v1alpha1.InferencePool // by name, as they were last
+	departed        map[string]*departed               // by name: those served that are no longer of the scope
 	// changed holds a token when something has changed that was not translated yet.
 	changed chan struct{}
 }
@@ -99,13 +102,17 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
-	s := &Source{
-		pool: o.Pool, translator: translator, log: o.Log, changed: make(chan struct{}, 1),
-		named: newNamed(core, o.Pool.Namespace), read: reader{good: map[types.UID]*entry{}},
+	in := scope{namespace: o.Pool.Namespace, pool: o.Pool.Name}
+	if o.Fleet.Name != "" {
+		in = scope{namespace: o.Fleet.Namespace, fleet: o.Fleet.Name}
 	}
-	s.pools = ownInformer(own.Resource(poolResource).Namespace(o.Pool.Namespace))
-	s.policies = ownInformer(own.Resource(policyResource).Namespace(o.Pool.Namespace))
-	s.pods = podInformer(core.Pods(o.Pool.Namespace))
+	s := &Source{
+		scope: in, translator: translator, log: o.Log, changed: make(chan struct{}, 1),
+		named: newNamed(core, in.namespace), read: reader{good: map[types.UID]*entry{}}, departed: map[string]*departed{},
+	}
+	s.pools = ownInformer(own.Resource(poolResource).Namespace(in.namespace))
+	s.policies = ownInformer(own.Resource(policyResource).Namespace(in.namespace))
+	s.pods = podInformer(core.Pods(in.namespace))
 	if o.Bare {
 		s.bare = &bare{
 			pool: o.Pool, admitter: admitter, modelOf: o.ModelOf,
@@ -206,7 +213,7 @@ func (s *Source) wait(ctx context.Context, poll *time.Ticker) bool {
 				return true
 			}
 		case <-poll.C:
-			if s.named.ask(ctx) || s.bare.waiting() || s.deleted.over(time.Now()) {
+			if s.named.ask(ctx) || s.bare.waiting() || s.over(time.Now()) {
 				return true
 			}
 		}
@@ -223,11 +230,10 @@ func (s *Source) translate(ctx context.Context) config.State {
 	for _, o := range s.pods.GetStore().List() {
 		pods = append(pods, o.(*corev1.Pod))
 	}
-	if s.bare == nil {
-		pools = s.keepDeleted(pools, time.Now())
-	}
 	bare := false
-	if s.bare != nil && !slices.ContainsFunc(pools, func(p *v1alpha1.InferencePool) bool { return p.Name == s.pool.Name }) {
+	if s.bare == nil {
+		pools = s.keep(pools, pods, time.Now())
+	} else if s.served = s.scope.of(pools); len(s.served) == 0 {
 		made, err := s.bare.find(ctx, pods)
 		if err != nil {
 			s.log.Error(err, "Pool served with problems")
@@ -236,9 +242,9 @@ func (s *Source) translate(ctx context.Context) config.State {
 			pools, bare = append(pools, made), true
 		}
 	}
-	o := objectsOf(s.pool, pools, policies, pods)
+	o := objectsOf(s.isServed, pools, policies, pods)
 	if bare {
-		o.RankPorts = map[types.NamespacedName][]int32{s.pool: s.bare.ports}
+		o.RankPorts = map[types.NamespacedName][]int32{s.bare.pool: s.bare.ports}
 	}
 	s.named.want(ctx, referred(&o))
 	o.Secrets, o.ConfigMaps = s.named.objects()

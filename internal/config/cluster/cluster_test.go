@@ -59,6 +59,11 @@ func follow(t *testing.T, s *apiServer) <-chan config.State {
 func followWith(t *testing.T, o Options) <-chan config.State {
 	t.Helper()
 	o.Pool, o.Log = types.NamespacedName{Namespace: "default", Name: "m"}, logr.Discard()
+	return followSource(t, o)
+}
+
+func followSource(t *testing.T, o Options) <-chan config.State {
+	t.Helper()
 	source, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
@@ -39,9 +38,10 @@ func TestADeletedPoolIsServedUntilItIsMadeAgain(t *testing.T) {
 
 // TestADeletedPoolIsServedForAWhileOnly: for an hour from when it was seen to be gone, and again each time that it is deleted.
 func TestADeletedPoolIsServedForAWhileOnly(t *testing.T) {
-	s := &Source{pool: types.NamespacedName{Namespace: "default", Name: "m"}, log: logr.Discard()}
+	s := &Source{scope: scope{namespace: "default", pool: "m"}, departed: map[string]*departed{}, log: logr.Discard()}
 	own, other := &v1alpha1.InferencePool{}, &v1alpha1.InferencePool{}
 	own.Name, other.Name = "m", "other"
+	own.Namespace, other.Namespace = "default", "default"
 	now := time.Unix(0, 0)
 	check := func(after time.Duration, there, served bool) {
 		t.Helper()
@@ -50,8 +50,8 @@ func TestADeletedPoolIsServedForAWhileOnly(t *testing.T) {
 		if there {
 			pools = append(pools, own)
 		}
-		over := s.deleted.over(now)
-		got := s.keepDeleted(pools, now)
+		over := s.over(now)
+		got := s.keep(pools, nil, now)
 		if want := map[bool]int{true: 2, false: 1}[served]; len(got) != want {
 			t.Errorf("%d pools after %s, want %d", len(got), after, want)
 		}

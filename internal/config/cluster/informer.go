@@ -83,7 +83,7 @@ func readiness(containers []corev1.ContainerStatus) []corev1.ContainerStatus {
 	return small
 }
 
-// same reports whether an update changes nothing relevant: heartbeats and status do not count.
+// same reports whether an update changes nothing relevant: heartbeats do not count, and of the status only the fleet that serves a pool.
 func same(old, now any) bool {
 	switch now := now.(type) {
 	case *corev1.Pod:
@@ -92,7 +92,7 @@ func same(old, now any) bool {
 		return equality.Semantic.DeepEqual(&before, now)
 	case *unstructured.Unstructured:
 		before := old.(*unstructured.Unstructured)
-		return before.GetUID() == now.GetUID() && before.GetGeneration() == now.GetGeneration()
+		return before.GetUID() == now.GetUID() && before.GetGeneration() == now.GetGeneration() && servingFleet(before) == servingFleet(now)
 	}
 	return false
 }
@@ -110,21 +110,44 @@ type entry struct {
 	failed     int64 // generation that could not be read and was logged
 }
 
+// servingFleet is the fleet that serves a pool, by its status; empty for none.
+func servingFleet(pool *unstructured.Unstructured) string {
+	name, _, _ := unstructured.NestedString(pool.Object, "status", "picker", "fleetName") // of another type is none
+	return name
+}
+
+// pools are those of the store, with the fleet that serves each now, which is not of its generation.
 func (r *reader) pools(store cache.Store) []*v1alpha1.InferencePool {
-	return readAll(r, store, crdadmission.Pool)
+	return readAll(r, store, crdadmission.Pool,
+		func(pool *v1alpha1.InferencePool, raw *unstructured.Unstructured) *v1alpha1.InferencePool {
+			fleet := servingFleet(raw)
+			if pool.Status.Picker.FleetName == fleet {
+				return pool
+			}
+			changed := *pool // others have the one before
+			changed.Status.Picker.FleetName = fleet
+			return &changed
+		})
 }
 
 func (r *reader) policies(store cache.Store) []*v1alpha1.RoutingPolicy {
-	return readAll(r, store, crdadmission.Policy)
+	return readAll(r, store, crdadmission.Policy, nil)
 }
 
-func readAll[T any](r *reader, store cache.Store, convert func(*unstructured.Unstructured) (T, error)) (all []T) {
+// readAll converts the objects of a store. update, if it is not nil, returns a read object as it is now.
+func readAll[T any](r *reader, store cache.Store, convert func(*unstructured.Unstructured) (T, error),
+	update func(T, *unstructured.Unstructured) T) (all []T) {
 	for _, o := range store.List() {
 		raw := o.(*unstructured.Unstructured)
 		value, ok := r.read(raw, func() (any, error) { return convert(raw) })
-		if ok {
-			all = append(all, value.(T))
+		if !ok {
+			continue
 		}
+		if update != nil {
+			value = update(value.(T), raw)
+			r.good[raw.GetUID()].value = value
+		}
+		all = append(all, value.(T))
 	}
 	return all
 }

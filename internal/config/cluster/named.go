@@ -1,8 +1,12 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,12 +19,20 @@ type named struct {
 	client    corev1client.CoreV1Interface
 	namespace string
 	held      map[reference]*held
+	asked     int // answered questions so far
 }
+
+const (
+	// askedAtOnce is how many are asked for each time: of more, each is asked for less often, so that a fleet of many pools does not
+	// keep the API server busy. askedTogether is how many questions are under way at a time.
+	askedAtOnce, askedTogether = 200, 8
+)
 
 type held struct {
 	secret    *corev1.Secret    // nil for none, and for a ConfigMap
 	configMap *corev1.ConfigMap // nil for none, and for a Secret
 	version   string            // of the object; empty for none
+	asked     int               // which question was the last about it
 }
 
 func newNamed(client corev1client.CoreV1Interface, namespace string) *named {
@@ -34,43 +46,71 @@ func (n *named) want(ctx context.Context, wanted map[reference]bool) {
 			delete(n.held, ref)
 		}
 	}
+	var missing []reference
 	for ref := range wanted {
 		if n.held[ref] == nil {
-			n.get(ctx, ref)
+			missing = append(missing, ref)
 		}
 	}
+	n.get(ctx, missing)
 }
 
-// ask asks for all of them, and reports whether one has changed.
+// ask asks for those that were not asked for the longest time, at most askedAtOnce, and reports whether one has changed.
 func (n *named) ask(ctx context.Context) (changed bool) {
-	for ref := range n.held {
-		changed = n.get(ctx, ref) || changed
+	refs := slices.SortedFunc(maps.Keys(n.held), func(a, b reference) int { return cmp.Compare(n.held[a].asked, n.held[b].asked) })
+	return n.get(ctx, refs[:min(len(refs), askedAtOnce)])
+}
+
+// get asks for some, several at a time, and reports whether one has changed.
+func (n *named) get(ctx context.Context, refs []reference) (changed bool) {
+	ctx, cancel := context.WithTimeout(ctx, pollEvery)
+	defer cancel()
+	answers, group := make([]answer, len(refs)), errgroup.Group{}
+	group.SetLimit(askedTogether)
+	for i, ref := range refs {
+		group.Go(func() error { answers[i] = n.question(ctx, ref); return nil })
+	}
+	_ = group.Wait() // they return nil
+	for i, ref := range refs {
+		changed = n.take(ref, answers[i]) || changed
 	}
 	return changed
 }
 
-// get asks for one, and reports whether it has changed.
-func (n *named) get(ctx context.Context, ref reference) bool {
+// answer is what the API server has returned.
+type answer struct {
+	held
+	err error
+}
+
+func (n *named) question(ctx context.Context, ref reference) (a answer) {
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
-	next := &held{}
-	var err error
 	if ref.configMap {
-		if next.configMap, err = n.client.ConfigMaps(n.namespace).Get(ctx, ref.name, metav1.GetOptions{}); err == nil {
-			next.version = next.configMap.ResourceVersion
+		if a.configMap, a.err = n.client.ConfigMaps(n.namespace).Get(ctx, ref.name, metav1.GetOptions{}); a.err == nil {
+			a.version = a.configMap.ResourceVersion
 		}
-	} else {
-		if next.secret, err = n.client.Secrets(n.namespace).Get(ctx, ref.name, metav1.GetOptions{}); err == nil {
-			next.version = next.secret.ResourceVersion
-		}
+		return a
 	}
+	if a.secret, a.err = n.client.Secrets(n.namespace).Get(ctx, ref.name, metav1.GetOptions{}); a.err == nil {
+		a.version = a.secret.ResourceVersion
+	}
+	return a
+}
+
+// take keeps an answer, and reports whether it is another one than before.
+func (n *named) take(ref reference, a answer) bool {
+	n.asked++
 	before := n.held[ref]
-	if err != nil {
-		if before != nil && !apierrors.IsNotFound(err) {
+	next := &a.held
+	if a.err != nil {
+		if before != nil && !apierrors.IsNotFound(a.err) {
+			before.asked = n.asked
 			return false
 		}
 		next = &held{}
 	}
+	next.asked = n.asked
 	n.held[ref] = next
 	return before == nil || before.version != next.version
 }

@@ -62,7 +62,7 @@ func (d *DataPlane) peer() networkingv1.NetworkPolicyPeer {
 // never held up by policies.
 func (b *builder) engineNetwork() *networkingv1.NetworkPolicy {
 	if b.pool.Spec.EngineNetwork() == v1alpha1.EngineNetworkOpen {
-		return b.network(b.pool.Name, metav1.LabelSelector{MatchLabels: b.engines()},
+		return networkPolicy(b.meta(b.pool.Name), metav1.LabelSelector{MatchLabels: b.engines()},
 			[]networkingv1.NetworkPolicyIngressRule{{Ports: b.allButDrain()}})
 	}
 	// An empty list of peers would admit all: the operator is always in it.
@@ -80,17 +80,19 @@ func (b *builder) engineNetwork() *networkingv1.NetworkPolicy {
 		{Ports: []networkingv1.NetworkPolicyPort{b.http()}, From: clients},
 	}
 	if b.pool.Spec.Picker.Mode != v1alpha1.PickerExternal {
-		rules = append(rules, networkingv1.NetworkPolicyIngressRule{
-			Ports: b.pickerPorts(), From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: b.selector()}}},
-		})
+		from := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: b.selector()}}}
+		for _, fleet := range b.Move.Fleets {
+			from = append(from, networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: FleetPods(fleet)}})
+		}
+		rules = append(rules, networkingv1.NetworkPolicyIngressRule{Ports: b.pickerPorts(), From: from})
 	}
-	return b.network(b.pool.Name, metav1.LabelSelector{MatchLabels: b.engines()}, rules)
+	return networkPolicy(b.meta(b.pool.Name), metav1.LabelSelector{MatchLabels: b.engines()}, rules)
 }
 
 // operator admits the operator's pods.
-func (b *builder) operator() networkingv1.NetworkPolicyPeer {
+func (c *Config) operator() networkingv1.NetworkPolicyPeer {
 	return networkingv1.NetworkPolicyPeer{
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: b.Operator.Namespace}},
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: c.Operator.Namespace}},
 		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "kvasir-operator"}},
 	}
 }

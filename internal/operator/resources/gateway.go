@@ -3,6 +3,7 @@ package resources
 import (
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -23,8 +24,8 @@ var (
 )
 
 // GatewayPool is what gateways should see of a pool, whether the operator or a user creates it.
-func GatewayPool(pool *v1alpha1.InferencePool) *unstructured.Unstructured {
-	b := builder{Input: Input{Pool: pool}, pool: pool}
+func GatewayPool(pool *v1alpha1.InferencePool, move Move) *unstructured.Unstructured {
+	b := builder{Input: Input{Pool: pool, Move: move}, pool: pool}
 	return b.giePool()
 }
 
@@ -42,7 +43,10 @@ func (b *builder) giePool() *unstructured.Unstructured {
 		}
 	}
 	service, port := PickerName(b.pool.Name), int64(ExtProcPort)
-	if b.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+	switch {
+	case b.Move.Clients != "":
+		service = NamesOfFleet(b.Move.Clients).Pickers
+	case b.pool.Spec.Picker.Mode == v1alpha1.PickerExternal:
 		service, port = b.pool.Spec.Picker.External.ServiceName, int64(b.pool.Spec.Picker.External.Port)
 	}
 	spec := map[string]any{
@@ -56,7 +60,7 @@ func (b *builder) giePool() *unstructured.Unstructured {
 	if e.Protocol == v1alpha1.ProtocolH2C {
 		spec["appProtocol"] = protocolH2C
 	}
-	return b.loose(GIEKind, b.pool.Name, spec)
+	return loose(GIEKind, b.meta(b.pool.Name), spec)
 }
 
 // RouteMatches are the paths that the route sends to a pool: those that the picker's proxy admits, so that the same
@@ -108,14 +112,14 @@ func timeouts(g *v1alpha1.Gateway) *gwapiv1.HTTPRouteTimeouts {
 }
 
 // certificate requests, from cert-manager, the certificate that the picker presents to gateways.
-func (b *builder) certificate() *unstructured.Unstructured {
+func (p *pickers) certificate() *unstructured.Unstructured {
 	var names []any
-	for _, name := range CertificateNames(b.pool.Name, b.pool.Namespace) {
+	for _, name := range p.names.serviceNames(p.namespace) {
 		names = append(names, name)
 	}
-	issuer := b.pool.Spec.Picker.TLS.IssuerRef
-	return b.loose(CertificateKind, GatewayTLSName(b.pool.Name), map[string]any{
-		"secretName": GatewayTLSName(b.pool.Name),
+	issuer := p.settings.TLS.IssuerRef
+	return loose(CertificateKind, p.meta(p.names.GatewayTLS), map[string]any{
+		"secretName": p.names.GatewayTLS,
 		"dnsNames":   names,
 		"issuerRef":  map[string]any{"group": CertificateKind.Group, "kind": string(issuer.Kind), "name": issuer.Name},
 		"usages":     []any{"server auth", "digital signature"},
@@ -124,11 +128,11 @@ func (b *builder) certificate() *unstructured.Unstructured {
 }
 
 // loose is an object of an API without Go types here.
-func (b *builder) loose(kind schema.GroupVersionKind, name string, spec map[string]any) *unstructured.Unstructured {
+func loose(kind schema.GroupVersionKind, meta metav1.ObjectMeta, spec map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	o.SetGroupVersionKind(kind)
-	o.SetName(name)
-	o.SetNamespace(b.pool.Namespace)
-	o.SetLabels(b.labels())
+	o.SetName(meta.Name)
+	o.SetNamespace(meta.Namespace)
+	o.SetLabels(meta.Labels)
 	return o
 }

@@ -1,6 +1,7 @@
 package resources
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,41 +14,36 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// pickerNetwork allows all clients to send requests to the pickers, but only the pool's own pods, other replicas and the
+// pickerNetwork allows all clients to send requests to the pickers, but only the engines of their pools, other replicas and the
 // operator to send them state.
-func (b *builder) pickerNetwork() *networkingv1.NetworkPolicy {
+func (p *pickers) pickerNetwork() *networkingv1.NetworkPolicy {
 	open := []networkingv1.NetworkPolicyPort{tcp(ExtProcPort), tcp(HealthPort), tcp(MetricsPort)}
-	if b.proxies() {
+	if p.proxies() {
 		open = append([]networkingv1.NetworkPolicyPort{tcp(ProxyPort)}, open...)
 	}
-	engines := networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: b.engines()}}
 	rules := []networkingv1.NetworkPolicyIngressRule{
 		{Ports: open},
 		{
 			Ports: []networkingv1.NetworkPolicyPort{tcp(SyncPort)},
-			From: []networkingv1.NetworkPolicyPeer{
-				engines,
-				{PodSelector: &metav1.LabelSelector{MatchLabels: b.selector()}},
-				b.operator(),
-			},
+			From: append(slices.Clone(p.engines),
+				networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: p.pods}}, p.operator()),
 		},
 	}
-	if b.listens() {
-		first := b.pool.Spec.Engine.Ports.EventsPort()
-		events := tcp(first)
-		events.EndPort = ptr.To(first + int32(len(b.listenPorts())) - 1)
+	if len(p.listen) > 0 {
+		events := tcp(p.listen[0].Port)
+		events.EndPort = ptr.To(p.listen[len(p.listen)-1].Port)
 		rules = append(rules, networkingv1.NetworkPolicyIngressRule{
-			Ports: []networkingv1.NetworkPolicyPort{events}, From: []networkingv1.NetworkPolicyPeer{engines},
+			Ports: []networkingv1.NetworkPolicyPort{events}, From: p.engines,
 		})
 	}
-	return b.network(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()}, rules)
+	return networkPolicy(p.meta(p.names.Guard), metav1.LabelSelector{MatchLabels: p.pods}, rules)
 }
 
-func (b *builder) network(name string, pods metav1.LabelSelector,
+func networkPolicy(meta metav1.ObjectMeta, pods metav1.LabelSelector,
 	rules []networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
 		TypeMeta:   typeMeta(networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy")),
-		ObjectMeta: b.meta(name),
+		ObjectMeta: meta,
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: pods, Ingress: rules, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 		},
@@ -70,9 +66,9 @@ func (b *builder) engines() map[string]string {
 	return labels
 }
 
-// pickerBudget lets one picker be evicted at a time.
-func (b *builder) pickerBudget() *policyv1.PodDisruptionBudget {
-	budget := b.budget(PickerName(b.pool.Name), metav1.LabelSelector{MatchLabels: b.selector()})
+// budget lets one picker be evicted at a time.
+func (p *pickers) budget() *policyv1.PodDisruptionBudget {
+	budget := disruptionBudget(p.meta(p.names.Guard), metav1.LabelSelector{MatchLabels: p.pods})
 	budget.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(1))
 	return budget
 }
@@ -87,7 +83,7 @@ func (b *builder) pickerBudget() *policyv1.PodDisruptionBudget {
 //
 // Pods that are not ready can be evicted at any time, unless one of them serves without its reporter: then they wait as well.
 func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
-	budget := b.budget(b.pool.Name, metav1.LabelSelector{
+	budget := disruptionBudget(b.meta(b.pool.Name), metav1.LabelSelector{
 		MatchLabels:      b.engines(),
 		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelDrain, Operator: metav1.LabelSelectorOpDoesNotExist}},
 	})
@@ -112,10 +108,10 @@ func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
 	return budget
 }
 
-func (b *builder) budget(name string, pods metav1.LabelSelector) *policyv1.PodDisruptionBudget {
+func disruptionBudget(meta metav1.ObjectMeta, pods metav1.LabelSelector) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		TypeMeta:   typeMeta(policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget")),
-		ObjectMeta: b.meta(name),
+		ObjectMeta: meta,
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &pods, UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow)},
 	}
 }

@@ -46,28 +46,27 @@ const (
 	messageRest = 1 << 20
 )
 
-func (b *builder) deployment() *appsv1.Deployment {
-	p := &b.pool.Spec.Picker
+func (p *pickers) deployment() *appsv1.Deployment {
 	return &appsv1.Deployment{
 		TypeMeta:   typeMeta(appsv1.SchemeGroupVersion.WithKind("Deployment")),
-		ObjectMeta: b.meta(PickerName(b.pool.Name)),
+		ObjectMeta: p.meta(p.names.Pickers),
 		Spec: appsv1.DeploymentSpec{
-			Replicas:        ptr.To(p.Replicas),
+			Replicas:        ptr.To(p.settings.Replicas),
 			MinReadySeconds: minReadySeconds,
-			Selector:        &metav1.LabelSelector{MatchLabels: b.selector()},
+			Selector:        &metav1.LabelSelector{MatchLabels: p.pods},
 			Strategy: appsv1.DeploymentStrategy{
 				Type: appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{
 					MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1)),
 				},
 			},
-			Template: b.pickerPod(),
+			Template: p.pickerPod(),
 		},
 	}
 }
 
-func (b *builder) pickerPod() corev1.PodTemplateSpec {
-	shape := b.pool.Spec.Picker.Pod
+func (p *pickers) pickerPod() corev1.PodTemplateSpec {
+	shape := p.settings.Pod
 	if shape == nil {
 		shape = &v1alpha1.PickerPod{}
 	}
@@ -75,14 +74,14 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 	for k, v := range shape.Labels {
 		labels[k] = string(v)
 	}
-	maps.Copy(labels, b.labels())
+	maps.Copy(labels, p.labels())
 	pod := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
 		Spec: corev1.PodSpec{
-			ServiceAccountName:           PickerName(b.pool.Name),
+			ServiceAccountName:           p.names.Pickers,
 			AutomountServiceAccountToken: ptr.To(true),
 			// Open streams are kept as long as a pod's drain can take.
-			TerminationGracePeriodSeconds: ptr.To(int64(lameDuckSeconds + b.drainSeconds() + 10)),
+			TerminationGracePeriodSeconds: ptr.To(int64(lameDuckSeconds + p.drainSeconds + 10)),
 			// No user or group: the image names a user that is not root, and clusters that give each namespace a range of users
 			// (OpenShift) refuse any other.
 			SecurityContext: &corev1.PodSecurityContext{
@@ -90,10 +89,10 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Tolerations:       shape.Tolerations,
-			Affinity:          b.apart(shape.Affinity),
+			Affinity:          p.apart(shape.Affinity),
 			PriorityClassName: shape.PriorityClassName,
-			Containers:        []corev1.Container{b.pickerContainer()},
-			Volumes:           b.volumes(),
+			Containers:        []corev1.Container{p.pickerContainer()},
+			Volumes:           p.volumes(),
 		},
 	}
 	for k, v := range shape.Annotations {
@@ -110,7 +109,7 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 	}
 	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
-		LabelSelector: &metav1.LabelSelector{MatchLabels: b.selector()},
+		LabelSelector: &metav1.LabelSelector{MatchLabels: p.pods},
 		// Pods that a rollout is about to remove do not count: the new ones could otherwise all have one node in the end.
 		MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
 	}}
@@ -119,25 +118,25 @@ func (b *builder) pickerPod() corev1.PodTemplateSpec {
 
 // apart adds to an affinity that pickers prefer different zones, if it has no anti-affinity of its own. It is no second constraint of the
 // spread, because a scheduler scores by none of several constraints on nodes that lack the label of one: clusters without zones are common.
-func (b *builder) apart(affinity *corev1.Affinity) *corev1.Affinity {
+func (p *pickers) apart(affinity *corev1.Affinity) *corev1.Affinity {
 	if affinity = affinity.DeepCopy(); affinity == nil {
 		affinity = &corev1.Affinity{}
 	}
 	if affinity.PodAntiAffinity == nil {
 		affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
 			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{
-				TopologyKey: corev1.LabelTopologyZone, LabelSelector: &metav1.LabelSelector{MatchLabels: b.selector()},
+				TopologyKey: corev1.LabelTopologyZone, LabelSelector: &metav1.LabelSelector{MatchLabels: p.pods},
 			}}},
 		}
 	}
 	return affinity
 }
 
-func (b *builder) pickerContainer() corev1.Container {
+func (p *pickers) pickerContainer() corev1.Container {
 	c := corev1.Container{
 		Name:  "picker",
-		Image: b.PickerImage,
-		Args:  b.args(),
+		Image: p.PickerImage,
+		Args:  p.args(),
 		Env: []corev1.EnvVar{{
 			Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}},
 		}},
@@ -149,24 +148,24 @@ func (b *builder) pickerContainer() corev1.Container {
 		},
 		ReadinessProbe: probe("/readyz", 2, 1, 1),
 		LivenessProbe:  probe("/healthz", 10, 6, 5),
-		Resources:      b.resources(),
+		Resources:      p.resources(),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
-	if b.proxies() {
+	if p.proxies() {
 		c.Ports = append([]corev1.ContainerPort{{Name: "http", ContainerPort: ProxyPort, Protocol: corev1.ProtocolTCP}}, c.Ports...)
 	}
-	for _, port := range b.listenPorts() {
+	for _, port := range p.listen {
 		c.Ports = append(c.Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.Port, Protocol: corev1.ProtocolTCP})
 	}
-	c.Env = append(c.Env, b.tracingEnv()...)
+	c.Env = append(c.Env, p.tracingEnv()...)
 	if limit := c.Resources.Limits.Memory(); !limit.IsZero() {
 		// The collector works harder before the kernel ends the process.
 		c.Env = append(c.Env, corev1.EnvVar{Name: "GOMEMLIMIT", Value: strconv.FormatInt(limit.Value()/10*9, 10)})
 	}
-	for _, v := range b.volumes() {
+	for _, v := range p.volumes() {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: mounts[v.Name], ReadOnly: v.EmptyDir == nil})
 	}
 	return c
@@ -177,73 +176,65 @@ var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewa
 
 // volumes of a picker. Roots and keys of engines are not mounted: the picker reads their Secrets, so that a change is
 // applied within seconds.
-func (b *builder) volumes() []corev1.Volume {
+func (p *pickers) volumes() []corev1.Volume {
 	volumes := []corev1.Volume{
-		{Name: "tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: TLSName(b.pool.Name)}}},
+		{Name: "tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: p.names.TLS}}},
 		{Name: "ca", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: CAName(b.pool.Name)},
+			LocalObjectReference: corev1.LocalObjectReference{Name: p.names.CA},
 		}}},
 		// It is there even if no decision is logged: the policy can ask for them at any time. Beyond its files, a record
 		// must fit.
 		{Name: "decisions", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
-			SizeLimit: resource.NewQuantity(b.decisionSize()+b.decisionSize()/decisionFiles, resource.BinarySI),
+			SizeLimit: resource.NewQuantity(p.decisionSize()+p.decisionSize()/decisionFiles, resource.BinarySI),
 		}}},
 	}
-	if size := b.pool.Spec.Picker.UsageRecords.File.Size.Value(); size > 0 {
+	if size := p.settings.UsageRecords.File.Size.Value(); size > 0 {
 		volumes = append(volumes, corev1.Volume{Name: "usage", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 			SizeLimit: resource.NewQuantity(size+size/usageFiles, resource.BinarySI),
 		}}})
 	}
-	if b.downloads() {
+	if p.downloads {
 		volumes = append(volumes, corev1.Volume{Name: "hub", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 			SizeLimit: resource.NewQuantity(hubSize, resource.BinarySI),
 		}}})
 	}
-	if ref := b.pool.Spec.Picker.Tracing.CASecretRef; ref.Name != "" {
+	if ref := p.settings.Tracing.CASecretRef; ref.Name != "" {
 		volumes = append(volumes, corev1.Volume{Name: "tracing-ca", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 			SecretName: ref.Name, Optional: ptr.To(true), Items: []corev1.KeyToPath{{Key: ref.Key, Path: "ca.crt"}},
 		}}})
 	}
-	if secret := b.gatewayTLS(); secret != "" {
+	if secret := p.gatewayTLS(); secret != "" {
 		volumes = append(volumes, corev1.Volume{Name: "gateway-tls", VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: secret},
 		}})
 	}
-	if v := b.pool.Spec.Model.Tokenizer.Volume; v != nil {
-		switch {
-		case v.PersistentVolumeClaim.Name != "":
-			volumes = append(volumes, corev1.Volume{Name: "model", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v.PersistentVolumeClaim.Name, ReadOnly: true},
-			}})
-		case v.Image != nil:
-			volumes = append(volumes, corev1.Volume{Name: "model", VolumeSource: corev1.VolumeSource{Image: v.Image}})
-		}
+	if p.model != nil {
+		volumes = append(volumes, corev1.Volume{Name: "model", VolumeSource: *p.model})
 	}
 	return volumes
 }
 
 // gatewayTLS is the Secret with the certificate that gateways are shown, where it is not the pool's own.
-func (b *builder) gatewayTLS() string {
-	switch t := b.pool.Spec.Picker.TLS; t.Type {
+func (p *pickers) gatewayTLS() string {
+	switch t := p.settings.TLS; t.Type {
 	case v1alpha1.TLSSecret:
 		return t.SecretRef.Name
 	case v1alpha1.TLSCertManager:
-		return GatewayTLSName(b.pool.Name)
+		return p.names.GatewayTLS
 	case v1alpha1.TLSSelfSigned, v1alpha1.TLSPlaintext:
 	}
 	return ""
 }
 
-func (b *builder) args() []string {
+func (p *pickers) args() []string {
 	const api = "https://kubernetes.default.svc/openid/v1/jwks"
-	name, namespace := b.pool.Name, b.pool.Namespace
-	level := b.LogLevel
+	level := p.LogLevel
 	if level == "" {
 		level = "info"
 	}
 	args := []string{
-		"--pool=" + namespace + "/" + name,
-		operatorFlag + b.Operator.String(),
+		p.follow,
+		operatorFlag + p.Operator.String(),
 		"--ext-proc-address=" + address(ExtProcPort),
 		"--health-address=" + address(HealthPort),
 		"--metrics-address=" + address(MetricsPort),
@@ -253,20 +244,20 @@ func (b *builder) args() []string {
 		"--report-keys=" + api,
 		"--report-keys-token=" + tokenDir + "/token",
 		"--report-keys-ca=" + tokenDir + "/ca.crt",
-		"--peers-service=" + Host(PeersName(name), namespace) + address(SyncPort),
-		"--peers-name=" + Host(PickerName(name), namespace),
+		"--peers-service=" + Host(p.names.Peers, p.namespace) + address(SyncPort),
+		"--peers-name=" + Host(p.names.Pickers, p.namespace),
 		"--peers-ca=" + caDir + "/ca.crt",
 		"--lame-duck=" + strconv.Itoa(lameDuckSeconds) + "s",
-		"--drain-timeout=" + strconv.Itoa(b.drainSeconds()) + "s",
+		"--drain-timeout=" + strconv.Itoa(p.drainSeconds) + "s",
 		"--log-level=" + level,
 		"--log-format=json",
 	}
-	if b.proxies() {
+	if p.proxies() {
 		args = append(args, "--proxy-address="+address(ProxyPort))
 	} else {
 		args = append(args, "--proxy-address=")
 	}
-	switch b.pool.Spec.Picker.TLS.Type {
+	switch p.settings.TLS.Type {
 	case v1alpha1.TLSPlaintext:
 		args = append(args, "--ext-proc-plaintext")
 	case v1alpha1.TLSSelfSigned:
@@ -274,70 +265,68 @@ func (b *builder) args() []string {
 	case v1alpha1.TLSSecret, v1alpha1.TLSCertManager:
 		args = append(args, "--ext-proc-cert="+gatewayTLSDir+"/tls.crt", "--ext-proc-key="+gatewayTLSDir+"/tls.key")
 	}
-	for _, v := range b.volumes() {
-		if v.Name == "model" {
-			args = append(args, "--model-root="+modelDir)
-		}
+	if p.model != nil {
+		args = append(args, "--model-root="+modelDir)
 	}
-	return append(args, b.chosenArgs()...)
+	return append(args, p.chosenArgs()...)
 }
 
 // chosenArgs are the flags for what the pool's picker section chooses.
-func (b *builder) chosenArgs() []string {
-	p := &b.pool.Spec.Picker
+func (p *pickers) chosenArgs() []string {
+	s := p.settings
 	args := []string{
-		"--ext-proc-max-message=" + strconv.FormatInt(p.MaxRequestBody.Value()+messageRest, 10),
+		"--ext-proc-max-message=" + strconv.FormatInt(s.MaxRequestBody.Value()+messageRest, 10),
 		"--decision-log=" + decisionsDir,
-		"--decision-log-bytes=" + strconv.FormatInt(b.decisionSize()/decisionFiles, 10),
+		"--decision-log-bytes=" + strconv.FormatInt(p.decisionSize()/decisionFiles, 10),
 		"--decision-log-files=" + strconv.Itoa(decisionFiles),
 	}
-	if size := p.UsageRecords.File.Size.Value(); size > 0 {
+	if size := s.UsageRecords.File.Size.Value(); size > 0 {
 		args = append(args, "--usage-log="+usageDir, "--usage-log-bytes="+strconv.FormatInt(size/usageFiles, 10),
 			"--usage-log-files="+strconv.Itoa(usageFiles))
 	}
-	if p.Island != "" {
-		args = append(args, "--island="+p.Island)
+	if s.Island != "" {
+		args = append(args, "--island="+s.Island)
 	}
-	if t := &p.Tracing; t.Endpoint != "" {
+	if t := &s.Tracing; t.Endpoint != "" {
 		args = append(args, "--tracing-endpoint="+t.Endpoint,
 			"--tracing-ratio="+strconv.FormatFloat(float64(ptr.Deref(t.SamplePercent, v1alpha1.DefaultSamplePercent))/100, 'f', 2, 64))
 	}
-	if p.CompatibilityMetrics == v1alpha1.Enabled {
+	if s.CompatibilityMetrics == v1alpha1.Enabled {
 		args = append(args, "--compat-metrics")
 	}
-	if p.Profiling == v1alpha1.Enabled {
+	if s.Profiling == v1alpha1.Enabled {
 		args = append(args, "--pprof")
 	}
-	if b.downloads() {
-		args = append(args, "--hub-endpoint="+b.HubEndpoint, "--hub-cache="+hubDir)
-		if b.HubAuthorities != "" {
-			args = append(args, "--hub-ca="+b.HubAuthorities)
+	if p.downloads {
+		args = append(args, "--hub-endpoint="+p.HubEndpoint, "--hub-cache="+hubDir)
+		if p.HubAuthorities != "" {
+			args = append(args, "--hub-ca="+p.HubAuthorities)
 		}
 		if b.HubProxy != "" {
 			args = append(args, "--hub-proxy="+b.HubProxy)
 		}
 	}
-	if b.listens() {
-		args = append(args, "--events-address="+address(int(b.pool.Spec.Engine.Ports.EventsPort())))
+	if len(p.listen) > 0 {
+		args = append(args, "--events-address="+address(int(p.listen[0].Port)))
 	}
 	return args
 }
 
 // decisionSize is what the files of a decision log take together, in bytes.
-func (b *builder) decisionSize() int64 {
-	if size := b.pool.Spec.Picker.DecisionLog.Size; !size.IsZero() {
+func (p *pickers) decisionSize() int64 {
+	if size := p.settings.DecisionLog.Size; !size.IsZero() {
 		return size.Value()
 	}
 	return decisionSize
 }
 
 // tracingEnv are the variables that OpenTelemetry defines for what is no flag of the picker.
-func (b *builder) tracingEnv() []corev1.EnvVar {
-	t := &b.pool.Spec.Picker.Tracing
+func (p *pickers) tracingEnv() []corev1.EnvVar {
+	t := &p.settings.Tracing
 	if t.Endpoint == "" {
 		return nil
 	}
-	env := []corev1.EnvVar{{Name: "OTEL_RESOURCE_ATTRIBUTES", Value: "k8s.namespace.name=" + b.pool.Namespace + ",k8s.pod.name=$(POD_NAME)"}}
+	env := []corev1.EnvVar{{Name: "OTEL_RESOURCE_ATTRIBUTES", Value: "k8s.namespace.name=" + p.namespace + ",k8s.pod.name=$(POD_NAME)"}}
 	if t.Protocol == v1alpha1.TracingHTTP {
 		env = append(env, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_PROTOCOL", Value: "http/protobuf"})
 	}
@@ -355,45 +344,14 @@ func (b *builder) tracingEnv() []corev1.EnvVar {
 	return env
 }
 
-// downloads reports whether the pickers get files from the model hub.
-func (b *builder) downloads() bool {
-	t := b.pool.Spec.Model.Tokenizer.Type
-	return b.HubEndpoint != "" && (t == v1alpha1.TokenizerFromHub || t == v1alpha1.TokenizerAuto)
-}
-
-// listens reports whether engines connect to the pickers.
-func (b *builder) listens() bool { return b.pool.Spec.Engine.Events.Source == v1alpha1.EventsListen }
-
-// listenPort is a port to which the publishers of one rank connect.
-type listenPort struct {
-	Name string
-	Port int32
-}
-
-// listenPorts are those of all ranks of a pod; none where pickers connect to engines.
-func (b *builder) listenPorts() []listenPort {
-	if !b.listens() {
-		return nil
-	}
-	ports := make([]listenPort, max(b.pool.Spec.Engine.DataParallel.Ranks, 1))
-	for rank := range ports {
-		ports[rank] = listenPort{"events-" + strconv.Itoa(rank), b.pool.Spec.Engine.Ports.EventsPort() + int32(rank)}
-	}
-	return ports
-}
-
-func (b *builder) proxies() bool { return b.pool.Spec.Picker.Proxy != v1alpha1.Disabled }
-
-func (b *builder) drainSeconds() int {
-	return int(ptr.Deref(b.pool.Spec.Drain.DeadlineSeconds, v1alpha1.DefaultDrainDeadlineSeconds))
-}
+func (p *pickers) proxies() bool { return p.settings.Proxy != v1alpha1.Disabled }
 
 // resources are the requested resources: those of the pool, else the index and the rest of the process.
-func (b *builder) resources() corev1.ResourceRequirements {
-	if r := b.pool.Spec.Picker.Resources; r != nil {
+func (p *pickers) resources() corev1.ResourceRequirements {
+	if r := p.settings.Resources; r != nil {
 		return *r
 	}
-	memory := b.pool.Spec.Picker.IndexMemory.DeepCopy()
+	memory := p.settings.IndexMemory.DeepCopy()
 	memory.Add(*resource.NewQuantity(restMemory, resource.BinarySI))
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: memory,

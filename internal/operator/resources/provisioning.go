@@ -37,7 +37,7 @@ func Provisioning(pool *v1alpha1.InferencePool, wanted, made *corev1.Pod) (*core
 		template.Template.Spec.ServiceAccountName = made.Spec.ServiceAccountName
 	}
 	template.OwnerReferences = owner
-	request := b.loose(ProvisioningKind, made.Name, map[string]any{
+	request := loose(ProvisioningKind, b.meta(made.Name), map[string]any{
 		"provisioningClassName": made.Annotations[AnnotationProvisioningClass],
 		"podSets":               []any{map[string]any{"podTemplateRef": map[string]any{"name": made.Name}, "count": int64(1)}},
 	})

@@ -74,25 +74,9 @@ type Input struct {
 	Gateways []types.NamespacedName
 	// Sets are the LeaderWorkerSets of the pool's pods, sorted.
 	Sets []string
+	// Move is which pickers serve the pool, if it is in a fleet, or on the way into one or out of it.
+	Move Move
 }
-
-// PickerName names the pickers' Deployment, Service, ServiceAccount, Role and NetworkPolicy.
-func PickerName(pool string) string { return pool + "-picker" }
-
-// PeersName names the headless Service behind which each replica is found.
-func PeersName(pool string) string { return pool + "-picker-peers" }
-
-// KeyName names the Secret of the key root, where the pool names none.
-func KeyName(pool string) string { return pool + "-key" }
-
-// TLSName names the Secret of the pickers' certificate.
-func TLSName(pool string) string { return pool + "-picker-tls" }
-
-// CAName names the Secret of the pool's CA, and the ConfigMap of the certificates to trust.
-func CAName(pool string) string { return pool + "-picker-ca" }
-
-// GatewayTLSName names the Secret that cert-manager keeps.
-func GatewayTLSName(pool string) string { return pool + "-gateway-tls" }
 
 // Ports of the pickers.
 const (
@@ -110,14 +94,11 @@ const (
 func Objects(c Config, in Input) ([]*unstructured.Unstructured, error) {
 	b := builder{Config: c, Input: in, pool: in.Pool}
 	var all []client.Object
-	if in.Pool.Spec.Picker.Mode != v1alpha1.PickerExternal {
-		all = append(all, b.serviceAccount(), b.role(), b.roleBinding(), b.trusted(), b.service(), b.peers(), b.pickerBudget(), b.deployment())
-		if in.Pool.Spec.Picker.NetworkPolicy != v1alpha1.NetworkPolicyNone {
-			all = append(all, b.pickerNetwork())
-		}
-		if in.Pool.Spec.Picker.TLS.Type == v1alpha1.TLSCertManager && c.CertManager {
-			all = append(all, b.certificate())
-		}
+	switch {
+	case b.ownPickers():
+		all = append(all, b.pickers().objects()...)
+	case in.Pool.Spec.Picker.Mode == v1alpha1.PickerOfFleet: // by which reporters and clients find the fleet's pickers
+		all = append(all, b.pickers().trust(), b.pickers().service(), b.pickers().peers())
 	}
 	if in.Pool.Spec.Template != nil {
 		all = append(all, b.engineBudget())
@@ -136,9 +117,14 @@ func Objects(c Config, in Input) ([]*unstructured.Unstructured, error) {
 	for _, o := range b.traffic() {
 		all = append(all, o)
 	}
+	return c.applied(all, []metav1.OwnerReference{Owner(b.pool)})
+}
+
+// applied are objects of some owners, as server-side apply takes them.
+func (c *Config) applied(all []client.Object, owners []metav1.OwnerReference) ([]*unstructured.Unstructured, error) {
 	applied := make([]*unstructured.Unstructured, 0, len(all))
 	for _, o := range all {
-		o.SetOwnerReferences([]metav1.OwnerReference{Owner(b.pool)})
+		o.SetOwnerReferences(owners)
 		u, err := Applied(o)
 		if err != nil {
 			return nil, err
@@ -214,11 +200,13 @@ func (b *builder) labels() map[string]string {
 	return labels
 }
 
-// Labels of the pickers' pods: what they are, and the pool that they serve.
+// Labels of the pickers' pods: what they are, and the pool that they serve, or the fleet that they are of. Pickers of a fleet have no
+// LabelInstance: whatever a fleet is called, no Service of a pool selects its pods by accident.
 const (
 	LabelComponent  = "app.kubernetes.io/component"
 	ComponentPicker = "picker"
 	LabelInstance   = "app.kubernetes.io/instance"
+	LabelFleet      = v1alpha1.LabelFleet
 )
 
 // selector of the pickers' pods.

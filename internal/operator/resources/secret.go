@@ -31,7 +31,8 @@ func KeySecretName(pool *v1alpha1.InferencePool) string {
 func KeySecret(pool *v1alpha1.InferencePool) *corev1.Secret {
 	root := make([]byte, v1alpha1.MinRootBytes)
 	_, _ = rand.Read(root) // crypto/rand never fails
-	s := secret(pool, KeyName(pool.Name), corev1.SecretTypeOpaque, map[string][]byte{v1alpha1.SecretKeyRoot: root})
+	b := builder{Input: Input{Pool: pool}, pool: pool}
+	s := b.pickers().secret(KeyName(pool.Name), corev1.SecretTypeOpaque, map[string][]byte{v1alpha1.SecretKeyRoot: root})
 	if asked := pool.Annotations[v1alpha1.AnnotationRotateKey]; asked != "" {
 		s.Annotations = map[string]string{v1alpha1.AnnotationRotateKey: asked}
 	}
@@ -54,10 +55,17 @@ func RotatedKey(pool *v1alpha1.InferencePool, is *corev1.Secret) *corev1.Secret 
 	return next
 }
 
-// Certificates brings a pool's CA and its pickers' certificate up to date. The arguments are the present Secrets, nil where
+// Certificates brings the CA of pickers and their certificate up to date, for a pool.
+func Certificates(pool *v1alpha1.InferencePool, caSecret, tlsSecret *corev1.Secret,
+	now time.Time) (ca, tls *corev1.Secret, trusted []byte, next time.Time, err error) {
+	b := builder{Input: Input{Pool: pool}, pool: pool}
+	return b.pickers().certificates(caSecret, tlsSecret, now)
+}
+
+// certificates brings the CA of pickers and their certificate up to date. The arguments are the present Secrets, nil where
 // they are missing. It returns the Secrets to apply, nil for those that need no change, the certificates to trust, and when
 // to check again.
-func Certificates(pool *v1alpha1.InferencePool, caSecret, tlsSecret *corev1.Secret,
+func (p *pickers) certificates(caSecret, tlsSecret *corev1.Secret,
 	now time.Time) (ca, tls *corev1.Secret, trusted []byte, next time.Time, err error) {
 	var a certs.Authority
 	var leaf certs.Pair
@@ -72,7 +80,7 @@ func Certificates(pool *v1alpha1.InferencePool, caSecret, tlsSecret *corev1.Secr
 	if tlsSecret != nil {
 		leaf = certs.Pair{Cert: tlsSecret.Data[corev1.TLSCertKey], Key: tlsSecret.Data[corev1.TLSPrivateKeyKey]}
 	}
-	changed, next, err := a.Renew(&leaf, CertificateNames(pool.Name, pool.Namespace), now)
+	changed, next, err := a.Renew(&leaf, p.names.certificateNames(p.namespace), now)
 	if err != nil {
 		return nil, nil, nil, time.Time{}, err
 	}
@@ -83,31 +91,30 @@ func Certificates(pool *v1alpha1.InferencePool, caSecret, tlsSecret *corev1.Secr
 				data[entry] = value
 			}
 		}
-		ca = secret(pool, CAName(pool.Name), corev1.SecretTypeTLS, data)
-		tls = secret(pool, TLSName(pool.Name), corev1.SecretTypeTLS, map[string][]byte{
+		ca = p.secret(p.names.CA, corev1.SecretTypeTLS, data)
+		tls = p.secret(p.names.TLS, corev1.SecretTypeTLS, map[string][]byte{
 			corev1.TLSCertKey: leaf.Cert, corev1.TLSPrivateKeyKey: leaf.Key,
 		})
 	}
 	return ca, tls, a.Trusted(), next, nil
 }
 
-func secret(pool *v1alpha1.InferencePool, name string, kind corev1.SecretType, data map[string][]byte) *corev1.Secret {
-	b := builder{pool: pool}
+func (p *pickers) secret(name string, kind corev1.SecretType, data map[string][]byte) *corev1.Secret {
 	s := &corev1.Secret{
 		TypeMeta:   typeMeta(corev1.SchemeGroupVersion.WithKind("Secret")),
-		ObjectMeta: b.meta(name),
+		ObjectMeta: p.meta(name),
 		Type:       kind,
 		Data:       data,
 	}
-	s.OwnerReferences = []metav1.OwnerReference{Owner(pool)}
+	s.OwnerReferences = p.owners
 	return s
 }
 
-// trusted is what reporters and replicas check the pickers' certificates with.
-func (b *builder) trusted() *corev1.ConfigMap {
+// trust is what reporters and replicas check the pickers' certificates with.
+func (p *pickers) trust() *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		TypeMeta:   typeMeta(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
-		ObjectMeta: b.meta(CAName(b.pool.Name)),
-		Data:       map[string]string{CAEntry: string(b.Trusted)},
+		ObjectMeta: p.meta(p.names.CA),
+		Data:       map[string]string{CAEntry: string(p.trusted)},
 	}
 }

@@ -25,17 +25,17 @@ const (
 	protocolTCP = "tcp"
 )
 
-func (b *builder) service() *corev1.Service {
+func (p *pickers) service() *corev1.Service {
 	picks := protocolHTTP2
-	if b.pool.Spec.Picker.TLS.Type == v1alpha1.TLSPlaintext {
+	if p.settings.TLS.Type == v1alpha1.TLSPlaintext {
 		picks = protocolH2C
 	}
 	s := &corev1.Service{
 		TypeMeta:   typeMeta(corev1.SchemeGroupVersion.WithKind("Service")),
-		ObjectMeta: b.meta(PickerName(b.pool.Name)),
+		ObjectMeta: p.meta(p.names.Pickers),
 		Spec: corev1.ServiceSpec{
 			Type:     corev1.ServiceTypeClusterIP,
-			Selector: b.selector(),
+			Selector: p.clients,
 			Ports: []corev1.ServicePort{
 				servicePort("grpc-ext-proc", ExtProcPort, "ext-proc", picks),
 				servicePort("grpc-health", HealthPort, "health", protocolH2C),
@@ -43,25 +43,25 @@ func (b *builder) service() *corev1.Service {
 			},
 		},
 	}
-	for _, port := range b.listenPorts() {
+	for _, port := range p.listen {
 		s.Spec.Ports = append(s.Spec.Ports, servicePort("tcp-"+port.Name, port.Port, port.Name, protocolTCP))
 	}
-	if b.proxies() {
+	if p.proxies() {
 		s.Spec.Ports = append([]corev1.ServicePort{servicePort("http", ServicePort, "http", protocolHTTP)}, s.Spec.Ports...)
 	}
 	return s
 }
 
 // peers is where each replica is found by its own address, ready or not: by the others, by reporters and the operator.
-func (b *builder) peers() *corev1.Service {
+func (p *pickers) peers() *corev1.Service {
 	return &corev1.Service{
 		TypeMeta:   typeMeta(corev1.SchemeGroupVersion.WithKind("Service")),
-		ObjectMeta: b.meta(PeersName(b.pool.Name)),
+		ObjectMeta: p.meta(p.names.Peers),
 		Spec: corev1.ServiceSpec{
 			Type:                     corev1.ServiceTypeClusterIP,
 			ClusterIP:                corev1.ClusterIPNone,
 			PublishNotReadyAddresses: true,
-			Selector:                 b.selector(),
+			Selector:                 p.reporters,
 			Ports:                    []corev1.ServicePort{servicePort("https-sync", SyncPort, "sync", protocolHTTPS)},
 		},
 	}
@@ -73,7 +73,17 @@ func servicePort(name string, port int32, target, protocol string) corev1.Servic
 	}
 }
 
-// CertificateNames are the DNS names by which a pool's pickers are reached.
-func CertificateNames(pool, namespace string) []string {
-	return append(certs.ServiceNames(PickerName(pool), namespace), certs.ServiceNames(PeersName(pool), namespace)...)
+// serviceNames are the DNS names of the pickers' own Services.
+func (n *Names) serviceNames(namespace string) []string {
+	return append(certs.ServiceNames(n.Pickers, namespace), certs.ServiceNames(n.Peers, namespace)...)
+}
+
+// certificateNames are the DNS names by which pickers are reached by what trusts their CA alone. Those of a fleet are reached by the names of
+// the Services of all its pools, too, which come and go: reporters and the operator know no others.
+func (n *Names) certificateNames(namespace string) []string {
+	names := n.serviceNames(namespace)
+	if n.fleet {
+		names = append(names, Host("*", namespace))
+	}
+	return names
 }

@@ -69,8 +69,8 @@ func (b *builder) traffic() []*unstructured.Unstructured {
 		return nil
 	}
 	var all []*unstructured.Unstructured
-	if b.Traffic.DestinationRule && b.pool.Spec.Picker.Mode != v1alpha1.PickerExternal {
-		all = append(all, b.destinationRule())
+	if b.Traffic.DestinationRule && b.ownPickers() {
+		all = append(all, b.pickers().destinationRule())
 	}
 	if g.Mode != v1alpha1.GatewayAuto {
 		return all
@@ -90,7 +90,7 @@ func (b *builder) traffic() []*unstructured.Unstructured {
 // destinationRule configures how Istio connects to the pickers: with TLS that is not verified, unless it is off, without a
 // limit on parallel requests, and avoiding replicas that fail. It is for the port of ext_proc alone: the other ports have
 // other protocols.
-func (b *builder) destinationRule() *unstructured.Unstructured {
+func (p *pickers) destinationRule() *unstructured.Unstructured {
 	settings := map[string]any{
 		"port": map[string]any{"number": int64(ExtProcPort)},
 		"connectionPool": map[string]any{
@@ -98,20 +98,20 @@ func (b *builder) destinationRule() *unstructured.Unstructured {
 			"tcp":  map[string]any{"maxConnections": manyRequests},
 		},
 	}
-	if b.pool.Spec.Picker.TLS.Type != v1alpha1.TLSPlaintext {
+	if p.settings.TLS.Type != v1alpha1.TLSPlaintext {
 		settings["tls"] = map[string]any{"mode": "SIMPLE", "insecureSkipVerify": true}
 	}
 	// A replica is ejected at its first failure: each further one is a request that fails. Only connections that break count,
 	// and answers of 502 to 504, which a picker that works does not give. At most half of the replicas are ejected; if there is
 	// only one, none would be left.
-	if b.pool.Spec.Picker.Replicas > 1 {
+	if p.settings.Replicas > 1 {
 		settings["outlierDetection"] = map[string]any{
 			"consecutiveGatewayErrors": int64(1), "interval": "1s", "baseEjectionTime": "5s", "maxEjectionPercent": int64(50),
 		}
 	}
 	// A name without a dot is completed by Istio with the rule's namespace and the cluster's domain, whatever that is.
-	name := PickerName(b.pool.Name)
-	return b.loose(DestinationRuleKind, name, map[string]any{
+	name := p.names.Pickers
+	return loose(DestinationRuleKind, p.meta(name), map[string]any{
 		"host":          name,
 		"trafficPolicy": map[string]any{"portLevelSettings": []any{settings}},
 	})
@@ -120,7 +120,7 @@ func (b *builder) destinationRule() *unstructured.Unstructured {
 // backendTrafficPolicy configures how Envoy Gateway connects to the engines: it does not reuse connections that they might
 // be closing, retries what did not reach one, and does not limit parallel requests. It is merged with the Gateway's own.
 func (b *builder) backendTrafficPolicy() *unstructured.Unstructured {
-	return b.loose(BackendTrafficPolicyKind, b.pool.Name, map[string]any{
+	return loose(BackendTrafficPolicyKind, b.meta(b.pool.Name), map[string]any{
 		"mergeType":  "StrategicMerge",
 		"targetRefs": []any{map[string]any{"group": RouteKind.Group, "kind": RouteKind.Kind, "name": b.pool.Name}},
 		"circuitBreaker": map[string]any{
@@ -143,7 +143,7 @@ func (b *builder) healthCheckPolicy() *unstructured.Unstructured {
 		config["type"], check = "HTTPS", "httpsHealthCheck"
 	}
 	config[check] = map[string]any{"requestPath": "/health", "port": int64(e.Ports.HTTP)}
-	return b.loose(HealthCheckPolicyKind, b.pool.Name, map[string]any{
+	return loose(HealthCheckPolicyKind, b.meta(b.pool.Name), map[string]any{
 		"targetRef": giePoolRef(b.pool.Name), "default": map[string]any{"config": config},
 	})
 }
@@ -155,7 +155,7 @@ func (b *builder) gcpBackendPolicy() *unstructured.Unstructured {
 	if g := &b.pool.Spec.Gateway; g.RequestTimeout == v1alpha1.RequestTimeoutLimited {
 		seconds = int64(g.RequestTimeoutSeconds)
 	}
-	return b.loose(GCPBackendPolicyKind, b.pool.Name, map[string]any{
+	return loose(GCPBackendPolicyKind, b.meta(b.pool.Name), map[string]any{
 		"targetRef": giePoolRef(b.pool.Name), "default": map[string]any{"timeoutSec": seconds},
 	})
 }

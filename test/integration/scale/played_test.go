@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
@@ -156,13 +157,23 @@ func (k *kubelet) of(pool string) map[string]operatorfeed.PodState {
 	return all
 }
 
-// players plays the pickers: for each Deployment of one, two replicas that report their state as real ones do.
+// players plays the pickers: for each Deployment of one, two replicas that report their state as real ones do. Those of a fleet serve
+// the pools that name it, by their specs or their status, as they were a moment ago.
 type players struct {
-	w       *world
-	k       *kubelet
-	next    int
+	w     *world
+	k     *kubelet
+	next  int
+	begun map[string]*group // by Deployment; of the goroutine that plays
+	pools atomic.Pointer[map[string]*v1alpha1.InferencePool]
+	// deaf fleets do not see any pool.
+	deaf atomic.Bool
+	done sync.WaitGroup
+}
+
+// group are the replicas of a Deployment.
+type group struct {
 	servers []*rpc.Server
-	done    sync.WaitGroup
+	pods    []string
 }
 
 // anybody is taken for the operator.
@@ -174,48 +185,102 @@ func (anybody) Authenticate(context.Context) (rpc.Identity, error) {
 }
 
 func startPickers(ctx context.Context, w *world, k *kubelet) *players {
-	p := &players{w: w, k: k}
+	p := &players{w: w, k: k, begun: map[string]*group{}}
+	p.pools.Store(&map[string]*v1alpha1.InferencePool{})
 	p.done.Go(func() {
-		begun := map[string]bool{}
 		for ctx.Err() == nil {
-			list, err := w.set.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-			if err == nil {
-				for i := range list.Items {
-					if d := &list.Items[i]; !begun[d.Name] && p.begin(ctx, d) {
-						begun[d.Name] = true
-					}
-				}
-			}
+			p.look(ctx)
 			select {
 			case <-ctx.Done():
-			case <-time.After(time.Second):
+			case <-time.After(time.Second / 2):
 			}
 		}
-		for _, s := range p.servers {
-			s.Close()
+		for _, g := range p.begun {
+			g.close()
 		}
 	})
 	return p
 }
 
-// begin starts the replicas of a Deployment, once there is a certificate.
-func (p *players) begin(ctx context.Context, d *appsv1.Deployment) bool {
-	pool := d.Name[:len(d.Name)-len(resources.PickerName(""))]
-	secret, err := p.w.set.CoreV1().Secrets(namespace).Get(ctx, resources.TLSName(pool), metav1.GetOptions{})
-	if err != nil {
-		return false // not yet
+// look begins the replicas of new Deployments, and ends those of deleted ones.
+func (p *players) look(ctx context.Context) {
+	var pools v1alpha1.InferencePoolList
+	if err := p.w.admin.List(ctx, &pools, client.InNamespace(namespace)); err != nil {
+		return
 	}
+	known := map[string]*v1alpha1.InferencePool{}
+	for i := range pools.Items {
+		known[namespace+"/"+pools.Items[i].Name] = &pools.Items[i]
+	}
+	p.pools.Store(&known)
+	list, err := p.w.set.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return
+	}
+	there := map[string]bool{}
+	for i := range list.Items {
+		d := &list.Items[i]
+		there[d.Name] = true
+		if p.begun[d.Name] == nil {
+			p.begun[d.Name] = p.begin(ctx, d)
+		}
+	}
+	for name, g := range p.begun {
+		if g == nil || there[name] {
+			continue
+		}
+		for _, pod := range g.pods {
+			p.w.check(p.w.set.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		}
+		g.close()
+		delete(p.begun, name)
+	}
+}
+
+func (g *group) close() {
+	if g == nil {
+		return
+	}
+	for _, s := range g.servers {
+		s.Close()
+	}
+}
+
+// state is what a replica reports of a pool; false if it does not serve it.
+func (p *players) state(name, own, fleet, asked string) (operatorfeed.State, bool) {
+	pool := (*p.pools.Load())[asked]
+	if pool == nil || fleet != "" && (p.deaf.Load() || pool.Spec.Picker.FleetName() != fleet && pool.Status.Picker.FleetName != fleet) ||
+		fleet == "" && asked != namespace+"/"+own {
+		return operatorfeed.State{}, false
+	}
+	return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: pool.Generation, Ready: true, Pods: p.k.of(pool.Name)}, true
+}
+
+// begin starts the replicas of a Deployment, once there is a certificate; nil before.
+func (p *players) begin(ctx context.Context, d *appsv1.Deployment) *group {
+	own, fleet := d.Labels[resources.LabelInstance], d.Labels[resources.LabelFleet]
+	names := resources.NamesOf(own)
+	if fleet != "" {
+		names = resources.NamesOfFleet(fleet)
+	}
+	secret, err := p.w.set.CoreV1().Secrets(namespace).Get(ctx, names.TLS, metav1.GetOptions{})
+	if err != nil {
+		return nil // not yet
+	}
+	g := &group{}
 	certificate, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
 		p.w.check(err)
-		return true
+		return g
 	}
-	for i := range *d.Spec.Replicas {
+	for range *d.Spec.Replicas {
 		p.next++
 		// Runs at the same time must not meet.
 		ip := kube.Address(byte(50+os.Getpid()%200), p.next/250, p.next%250+1)
-		if err := p.replica(ctx, pool, fmt.Sprintf("%s-%d", d.Name, i), ip, d.Spec.Template.Labels, certificate); err != nil {
-			p.w.Errorf("starting a picker of %s: %v", pool, err)
+		name := fmt.Sprintf("%s-%d", d.Name, p.next)
+		state := func(asked string) (operatorfeed.State, bool) { return p.state(name, own, fleet, asked) }
+		if err := p.replica(ctx, g, state, name, ip, d.Spec.Template.Labels, certificate); err != nil {
+			p.w.Errorf("starting a picker of %s: %v", d.Name, err)
 		}
 	}
 	raw, err := json.Marshal(map[string]any{"status": appsv1.DeploymentStatus{
@@ -224,21 +289,19 @@ func (p *players) begin(ctx context.Context, d *appsv1.Deployment) bool {
 	p.w.check(err)
 	_, err = p.w.set.AppsV1().Deployments(namespace).Patch(ctx, d.Name, types.MergePatchType, raw, metav1.PatchOptions{}, "status")
 	p.w.check(err)
-	return true
+	return g
 }
 
-func (p *players) replica(ctx context.Context, pool, name, ip string, labels labels.Set, certificate tls.Certificate) error {
+func (p *players) replica(ctx context.Context, g *group, state func(string) (operatorfeed.State, bool), name, ip string, labels labels.Set, certificate tls.Certificate) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(resources.SyncPort)))
 	if err != nil {
 		return err
 	}
 	server := rpc.NewServer(rpc.ServerOptions{
-		Operate: &rpc.OperateService{Auth: anybody{}, State: func(string) (operatorfeed.State, bool) {
-			return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: 1, Ready: true, Pods: p.k.of(pool)}, true
-		}},
+		Operate:     &rpc.OperateService{Auth: anybody{}, State: state},
 		Credentials: credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}}),
 	})
-	p.servers = append(p.servers, server)
+	g.servers, g.pods = append(g.servers, server), append(g.pods, name)
 	p.done.Go(func() { _ = server.Serve(listener) })
 	_, err = p.w.set.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},

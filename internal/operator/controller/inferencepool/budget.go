@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/objects"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 )
 
@@ -202,7 +203,7 @@ func (r *podKeeper) recallRoom(err error) {
 		r.memory.evictions.noRoom = ""
 	case quota(err):
 		r.memory.evictions.noRoom = "a quota is used up"
-	case refused(err):
+	case objects.Refused(err):
 		r.memory.evictions.noRoom = "the API server refuses pods"
 	case r.decision.NoRoom:
 		r.memory.evictions.noRoom = "no island has room"

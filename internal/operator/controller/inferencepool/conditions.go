@@ -18,8 +18,10 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/autoscaling"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/objects"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 	"github.com/kvasir-dev/kvasir/internal/status"
@@ -153,9 +155,11 @@ func (r *verdict) accepted(podsErr error) metav1.Condition {
 		return status.Accepted.False(status.ReasonNameTaken, "objects of another owner have names that the pool needs: %s", strings.Join(r.problems.taken, ", "))
 	case r.problems.template != "":
 		return status.Accepted.False("TemplateRefused", "%s", r.problems.template)
+	case r.fleets.target != "" && resources.Unfit(r.pool) != "":
+		return status.Accepted.False(status.ReasonNotForFleets, "%s", resources.Unfit(r.pool))
 	case podsErr != nil && apierrors.IsInvalid(podsErr):
 		return status.Accepted.False("TemplateRefused", "%s", podsErr.Error())
-	case refused(podsErr) && !quota(podsErr):
+	case objects.Refused(podsErr) && !quota(podsErr):
 		return status.Accepted.False("NotPermitted", "%s", podsErr.Error())
 	case len(r.problems.refused) > 0:
 		return status.Accepted.False(status.ReasonObjectRefused, "%s", strings.Join(r.problems.refused, "; "))
@@ -195,6 +199,9 @@ func (r *verdict) pickerAvailable(err error) metav1.Condition {
 	if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		return status.PickerAvailable.True("External", "the pickers run outside the operator")
 	}
+	if r.fleets.target != "" || r.move.Clients != "" {
+		return r.fleetAvailable()
+	}
 	if errors.As(err, new(*certificateError)) {
 		return status.PickerAvailable.False(status.ReasonCertificateInvalid, "%s", err.Error())
 	}
@@ -205,7 +212,7 @@ func (r *verdict) pickerAvailable(err error) metav1.Condition {
 	if r.picker != nil {
 		ready = r.picker.Status.ReadyReplicas
 	}
-	switch failure := r.pickerFailure(); {
+	switch failure := PickerFailure(r.picker, r.stuckPicker, r.pickerTrouble); {
 	case ready == 0:
 		return status.PickerAvailable.False(status.ReasonUnavailable, "0 of %d replicas are ready%s", want, failure)
 	case ready < want:
@@ -220,17 +227,17 @@ func (r *verdict) pickerAvailable(err error) metav1.Condition {
 	return status.PickerAvailable.True("Available", "%d of %d replicas are ready", ready, want)
 }
 
-// pickerFailure is why the picker's Deployment does not get its pods, to be appended to a message; "" when it does, or
-// might still.
-func (r *verdict) pickerFailure() string {
-	if r.picker == nil {
+// PickerFailure is why a Deployment of pickers does not get its pods, to be appended to a message; "" when it does, or
+// might still. stuck is the pod that does not start, and trouble why.
+func PickerFailure(pickers *appsv1.Deployment, stuck string, trouble lifecycle.Trouble) string {
+	if pickers == nil {
 		return ""
 	}
-	if r.stuckPicker != "" {
-		return "; " + r.stuckPicker + ": " + r.pickerTrouble.Reason + ": " + r.pickerTrouble.Message
+	if stuck != "" {
+		return "; " + stuck + ": " + trouble.Reason + ": " + trouble.Message
 	}
-	for i := range r.picker.Status.Conditions {
-		c := &r.picker.Status.Conditions[i]
+	for i := range pickers.Status.Conditions {
+		c := &pickers.Status.Conditions[i]
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue ||
 			c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {
 			return "; " + c.Reason + ": " + c.Message

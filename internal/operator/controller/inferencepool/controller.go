@@ -35,6 +35,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/objects"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
@@ -97,10 +98,12 @@ type Reconciler struct {
 
 	optional *optionalWatches // nil without a manager
 
-	mu    sync.Mutex // guards pools and selectors; what a pool points to belongs to its one reconciliation
+	mu    sync.Mutex // guards pools, selectors and fleetsOf; what a pool points to belongs to its one reconciliation
 	pools map[types.NamespacedName]*memory
 	// selectors are the labels of the pods of each pool that has been reconciled.
 	selectors map[types.NamespacedName]labels.Set
+	// fleetsOf are the fleets whose pickers serve, or are to serve, each pool; none for a pool that has nothing to do with any.
+	fleetsOf map[types.NamespacedName][]string
 }
 
 // memory of one pool, lost with the process.
@@ -128,6 +131,9 @@ type memory struct {
 	rehearsal       rehearsal
 	// references is what is known of what the pool names.
 	references references
+	// move is how far the pool is between the pickers of two owners; fleetCAs are what is known of those of fleets.
+	move     moveMemory
+	fleetCAs map[string]fleetCA
 	// family is that of the first addresses of pods; empty until the API server has given it to a Service of the pool, or a pod has one.
 	family corev1.IPFamily
 }
@@ -140,7 +146,7 @@ func (r *Reconciler) memory(key types.NamespacedName) *memory {
 		m = &memory{
 			expected: expectations{}, marks: map[string]seenMark{}, pending: map[string]pending{}, recorded: map[recordedEvent]time.Time{},
 			islands: map[string]*islandMemory{}, provisioned: map[string]bool{}, applied: map[objectKey]applied{},
-			taken: map[string]time.Time{}, gone: map[string]time.Time{},
+			taken: map[string]time.Time{}, gone: map[string]time.Time{}, fleetCAs: map[string]fleetCA{},
 		}
 		if r.pools == nil {
 			r.pools = map[types.NamespacedName]*memory{}
@@ -154,6 +160,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	delete(r.pools, key)
 	delete(r.selectors, key)
+	delete(r.fleetsOf, key)
 	r.mu.Unlock()
 	if r.Engines != nil {
 		r.Engines.Forget(key)
@@ -181,6 +188,7 @@ type scope struct {
 	memory *memory
 	now    time.Time
 	view   operatorfeed.View
+	move   resources.Move // the pickers that serve the pool from now on
 
 	problems problems
 	wake     time.Time
@@ -195,6 +203,7 @@ type observed struct {
 	podOf     map[string]*corev1.Pod // by UID
 	picker    *appsv1.Deployment     // nil when there is none yet
 	policy    *v1alpha1.RoutingPolicy
+	fleets    fleets
 	// stuckPicker is the first pod of the pickers that does not start, and pickerTrouble why; empty for none.
 	stuckPicker   string
 	pickerTrouble lifecycle.Trouble
@@ -274,7 +283,7 @@ func (r *scope) run(ctx context.Context) (reconcile.Result, error) {
 	}
 	for _, err := range []error{podsErr, childrenErr} {
 		switch {
-		case refused(err): // conditions report it, and drains continue at their own pace
+		case objects.Refused(err): // conditions report it, and drains continue at their own pace
 			r.wakeAt(r.now.Add(refusedEvery))
 		case err != nil:
 			return reconcile.Result{}, err
@@ -331,14 +340,14 @@ func (r *podKeeper) keep(ctx context.Context) error {
 	}
 	executor, placing := &executor{newPodWriter(r.scope, r.observed), r.outcome}, &placing{r.scope, r.observed, r.outcome}
 	rehearsed := executor.rehearse(ctx)
-	input.Pool.Refused = rehearsed != nil && (refused(rehearsed) || !r.admitted())
+	input.Pool.Refused = rehearsed != nil && (objects.Refused(rehearsed) || !r.admitted())
 	r.decision = lifecycle.Make(input)
 	r.wakeAt(r.decision.Wake)
 	var refusal error
 	steps := []func(context.Context) error{executor.execute, placing.askForNodes, revising.pruneRevisions, reporterUpdate.patchReporters}
 	for _, step := range steps {
 		switch err := step(ctx); {
-		case refused(err):
+		case objects.Refused(err):
 			refusal = cmp.Or(refusal, err)
 		case err != nil:
 			return err

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/objects"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
@@ -91,7 +92,7 @@ func (r *executor) execute(ctx context.Context) error {
 			r.retry = true
 			return refusal
 		default:
-			goesOn := refused(err) && a.Kind != lifecycle.Unmark
+			goesOn := objects.Refused(err) && a.Kind != lifecycle.Unmark
 			noCreates = noCreates || a.Kind == lifecycle.Create
 			err = fmt.Errorf("pod %s of pool %s: %w", a.Name, r.key, err)
 			if !goesOn {

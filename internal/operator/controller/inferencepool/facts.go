@@ -77,7 +77,10 @@ func (r *cluster) read(ctx context.Context) error {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("reading the pickers of pool %s: %w", r.key, err)
 	}
-	return r.findStuckPicker(ctx)
+	if err := r.findStuckPicker(ctx); err != nil {
+		return err
+	}
+	return r.findFleets(ctx)
 }
 
 // facts returns the input of lifecycle.Make.
@@ -230,7 +233,7 @@ func (r *podFacts) acknowledged(p *lifecycle.Pod) time.Time {
 	case !ok:
 		return time.Time{}
 	case r.view.Live() == 0: // there are no picks, if the operator runs the pickers
-		if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal || r.picker != nil && r.picker.Status.ReadyReplicas > 0 {
+		if r.pool.Spec.Picker.Mode == v1alpha1.PickerExternal || r.picker != nil && r.picker.Status.ReadyReplicas > 0 || r.fleets.ready > 0 {
 			return time.Time{}
 		}
 		return mark.since

@@ -218,7 +218,7 @@ func (r *gatewayReader) read(ctx context.Context) (*gatewayFacts, error) {
 	}
 	if config.GIE {
 		f.want, f.pool = &gatewayPool{}, &gatewayPool{}
-		if err := decode(resources.GatewayPool(r.pool), f.want); err != nil {
+		if err := decode(resources.GatewayPool(r.pool, r.move), f.want); err != nil {
 			return nil, err
 		}
 		there, err := r.loose(ctx, resources.GIEKind, f.pool)

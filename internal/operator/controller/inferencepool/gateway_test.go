@@ -69,7 +69,7 @@ func TestARouteOfAnotherNamespaceCountsWhereAGatewayFollowsIt(t *testing.T) {
 func TestGatewayAccepted(t *testing.T) {
 	made := func(parents ...gatewayParent) *gatewayPool {
 		p := &gatewayPool{}
-		if err := decode(resources.GatewayPool(newPool()), p); err != nil {
+		if err := decode(resources.GatewayPool(newPool(), resources.Move{}), p); err != nil {
 			t.Fatal(err)
 		}
 		p.Status.Parents = parents

@@ -2,14 +2,9 @@ package inferencepool
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,22 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/objects"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // applied is what this process has applied last, and the resulting version.
 type applied struct{ hash, version string }
-
-// annotationApplied holds a hash of what was applied, so that a field that is not wanted any more is noticed after a
-// restart, too.
-const annotationApplied = "kvasir.dev/applied"
 
 // children is the part that maintains the objects beside the pods.
 type children struct {
@@ -57,7 +48,7 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 	}
 	kept, disruption := &secrets{r.scope, r.picker}, &budget{r.scope, r.observed}
 	secretsErr := errors.Join(r.passRefusal(kept.keepKey(ctx)), r.passRefusal(kept.keepCertificates(ctx)))
-	input := resources.Input{Pool: r.pool, Trusted: r.memory.trusted, Gateways: network.gateways, Sets: r.sets()}
+	input := resources.Input{Pool: r.pool, Trusted: r.trustedBy(ctx), Move: r.move, Gateways: network.gateways, Sets: r.sets()}
 	protected, err := disruption.protected(ctx)
 	if err != nil {
 		return network, errors.Join(secretsErr, err)
@@ -108,7 +99,7 @@ const refusedEvery = 10 * time.Second
 // passRefusal keeps an error with which the API server refuses an object for a condition, and returns any other. A refusal
 // must not stop what is independent of the refused object, and is retried at a steady pace.
 func (r *scope) passRefusal(err error) error {
-	if !refused(err) {
+	if !objects.Refused(err) {
 		return err
 	}
 	r.problems.refused = append(r.problems.refused, err.Error())
@@ -258,7 +249,7 @@ func (r *secrets) adoptSecret(ctx context.Context, secret *corev1.Secret) (bool,
 // apply brings one object to what is wanted, when it differs.
 func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) error {
 	key := objectKey{want.GetKind(), want.GetName()}
-	hash, err := hashOf(want)
+	hash, err := objects.HashOf(want)
 	if err != nil {
 		return err
 	}
@@ -266,10 +257,10 @@ func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) e
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[annotationApplied] = hash
+	annotations[objects.AnnotationApplied] = hash
 	want.SetAnnotations(annotations)
 
-	live, err := r.live(ctx, want)
+	live, err := objects.Live(ctx, r.Client, r.Direct, want)
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil // an optional API that went
@@ -277,7 +268,7 @@ func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) e
 		return fmt.Errorf("reading %s %s: %w", key.kind, key.name, err)
 	case err == nil && !metav1.IsControlledBy(live, r.pool):
 		may, err := false, error(nil)
-		if live.GetAnnotations()[annotationApplied] != "" {
+		if live.GetAnnotations()[objects.AnnotationApplied] != "" {
 			may, err = r.mayAdopt(ctx, live)
 		}
 		if err != nil {
@@ -295,7 +286,7 @@ func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) e
 		}
 		r.problems.taken = append(r.problems.taken, key.kind+" "+key.name)
 		return nil
-	case err == nil && (holds(live.Object, want.Object) || r.memory.applied[key] == applied{hash, live.GetResourceVersion()}):
+	case err == nil && (objects.Holds(live.Object, want.Object) || r.memory.applied[key] == applied{hash, live.GetResourceVersion()}):
 		r.memory.learnFamily(live)
 		return nil
 	}
@@ -304,7 +295,7 @@ func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) e
 		r.memory.noProtocolUntil, r.retry = r.now.Add(foundEvery), true
 		return nil
 	}
-	if gvk := want.GroupVersionKind(); refused(err) && (resources.IsTraffic(gvk) || gvk == resources.GIEKind || gvk == resources.RouteKind) {
+	if gvk := want.GroupVersionKind(); objects.Refused(err) && (resources.IsTraffic(gvk) || gvk == resources.GIEKind || gvk == resources.RouteKind) {
 		// Another release of the gateway, perhaps. The pool serves without.
 		why := fmt.Sprintf("%s %s is refused: %v", key.kind, key.name, err)
 		if resources.IsTraffic(gvk) {
@@ -349,92 +340,10 @@ func (m *memory) guessFamily(pods []*corev1.Pod) {
 	}
 }
 
-// refused reports whether the API server does not accept a request because of what the request is: a quota, an admission
-// policy or webhook, validation, or the rights of the operator. Other requests can succeed meanwhile.
-func refused(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch code := status.Status().Code; code {
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
-		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
-		return true
-	case http.StatusInternalServerError:
-		return strings.Contains(err.Error(), "webhook") // it cannot be reached, and must not be bypassed
-	}
-	return false
-}
-
-// live reads an object as it is: in its type where the operator knows it, because by that its changes are watched. (A
-// cache of untyped objects is another one, and might lag behind the event that has brought us here.)
-func (r *children) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	gvk := want.GroupVersionKind()
-	live := &unstructured.Unstructured{}
-	live.SetGroupVersionKind(gvk)
-	into := client.Object(live)
-	if typed, err := r.Client.Scheme().New(gvk); err == nil {
-		_, loose := typed.(*unstructured.Unstructured) // of a kind that some scheme knows by name only
-		if o, ok := typed.(client.Object); ok && !loose {
-			into = o
-		}
-	}
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), into)
-	if apierrors.IsNotFound(err) { // the cache can have the operator's own objects only
-		err = r.Direct.Get(ctx, client.ObjectKeyFromObject(want), into)
-	}
-	if err != nil || into == client.Object(live) {
-		return live, err
-	}
-	if live.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(into); err != nil {
-		return nil, fmt.Errorf("reading fields: %w", err)
-	}
-	live.SetGroupVersionKind(gvk)
-	return live, nil
-}
-
-func hashOf(o *unstructured.Unstructured) (string, error) {
-	raw, err := json.Marshal(o.Object)
-	if err != nil {
-		return "", fmt.Errorf("writing %s %s: %w", o.GetKind(), o.GetName(), err)
-	}
-	sum := sha256.Sum256(raw)
-	return hex.EncodeToString(sum[:8]), nil
-}
-
-// holds reports whether a live object has all that is wanted; what the API server or others have added does not count.
-func holds(live, want any) bool {
-	switch want := want.(type) {
-	case map[string]any:
-		l, ok := live.(map[string]any)
-		if !ok {
-			return len(want) == 0 && live == nil
-		}
-		for k, v := range want {
-			if !holds(l[k], v) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		l, ok := live.([]any)
-		if !ok || len(l) != len(want) {
-			return len(want) == 0 && live == nil
-		}
-		for i := range want {
-			if !holds(l[i], want[i]) {
-				return false
-			}
-		}
-		return true
-	}
-	return fmt.Sprint(live) == fmt.Sprint(want) // numbers are decoded as int64 and float64
-}
-
 // deleteUnwanted deletes what this process has applied and the pool does not want any more, and after a start whatever
 // a pool might have left.
 func (r *children) deleteUnwanted(ctx context.Context, config resources.Config, wanted map[objectKey]bool) error {
-	swept := sweep{config, r.pool.Generation}
+	swept := sweep{config, r.pool.Generation, r.move.KeepsOwn}
 	if r.memory.swept == swept {
 		return nil
 	}
@@ -450,7 +359,7 @@ func (r *children) deleteUnwanted(ctx context.Context, config resources.Config, 
 		}
 		for i := range list.Items {
 			o := &list.Items[i]
-			if wanted[objectKey{gvk.Kind, o.Name}] || !metav1.IsControlledBy(o, r.pool) || o.Annotations[annotationApplied] == "" {
+			if wanted[objectKey{gvk.Kind, o.Name}] || !metav1.IsControlledBy(o, r.pool) || o.Annotations[objects.AnnotationApplied] == "" {
 				continue
 			}
 			o.SetGroupVersionKind(gvk)
@@ -468,6 +377,7 @@ func (r *children) deleteUnwanted(ctx context.Context, config resources.Config, 
 type sweep struct {
 	config     resources.Config
 	generation int64
+	keepsOwn   bool // the pickers of a pool in a fleet
 }
 
 // findPolicy finds the policy that the pool follows.

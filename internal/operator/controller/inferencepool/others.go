@@ -54,12 +54,12 @@ type Manager struct {
 	Hidden bool
 }
 
-// Manages reports whether another installation manages a pool with these pickers, nil for none, and which.
-func (o *Others) Manages(ctx context.Context, pool *v1alpha1.InferencePool, pickers *appsv1.Deployment) (Manager, bool, error) {
+// Manages reports whether another installation manages a pool or a fleet with these pickers, nil for none, and which.
+func (o *Others) Manages(ctx context.Context, owner metav1.Object, pickers *appsv1.Deployment) (Manager, bool, error) {
 	if o == nil {
 		return Manager{}, false, nil
 	}
-	if named := pool.Annotations[v1alpha1.AnnotationOperator]; named != "" {
+	if named := owner.GetAnnotations()[v1alpha1.AnnotationOperator]; named != "" {
 		return Manager{Named: named}, named != o.Own.Namespace, nil
 	}
 	if pickers == nil {

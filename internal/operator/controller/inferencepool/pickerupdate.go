@@ -27,8 +27,8 @@ const (
 	pickersWithin = 10 * time.Minute
 	// pickersProven is how long the first pool's pickers must have been available until others follow.
 	pickersProven = 2 * time.Minute
-	// turnEvery is how often a pool looks whether it is its turn: the objects of other pools are not watched for it.
-	turnEvery = 10 * time.Second
+	// TurnEvery is how often a pool looks whether it is its turn: the objects of other pools are not watched for it.
+	TurnEvery = 10 * time.Second
 )
 
 // pickersAhead returns the pool whose pickers get the operator's image before those of this one do, empty if it is this pool's turn. An
@@ -37,12 +37,31 @@ const (
 // Whose turn it is follows from the Deployments and the pools alone, so another replica of the operator continues. A pool whose spec has
 // changed does not wait.
 func (r *children) pickersAhead(ctx context.Context, c *resources.Config) (string, error) {
-	if r.picker == nil || pickerImage(r.picker) == c.PickerImage || r.pool.Generation != r.pool.Status.ObservedGeneration {
+	if r.picker == nil || r.pool.Generation != r.pool.Status.ObservedGeneration {
+		return "", nil
+	}
+	ahead, err := (&Turns{r.Client, r.Others}).Ahead(ctx, c, r.picker, r.now)
+	if ahead != "" {
+		r.wakeAt(r.now.Add(TurnEvery))
+	}
+	return ahead, err
+}
+
+// Turns decides in which order pickers get the operator's image.
+type Turns struct {
+	// Client reads from a cache.
+	Client client.Reader
+	Others *Others
+}
+
+// Ahead returns the pool, or the fleet, whose pickers get the operator's image before these do, empty if it is their turn.
+func (o *Turns) Ahead(ctx context.Context, c *resources.Config, pickers *appsv1.Deployment, now time.Time) (string, error) {
+	if pickerImage(pickers) == c.PickerImage {
 		return "", nil
 	}
 	var list appsv1.DeploymentList
 	// The Deployments are shared with the cache and only read.
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy, client.MatchingLabels{
+	if err := o.Client.List(ctx, &list, client.UnsafeDisableDeepCopy, client.MatchingLabels{
 		resources.LabelComponent: resources.ComponentPicker, labelManagedBy: resources.Manager,
 	}); err != nil {
 		return "", fmt.Errorf("listing the pickers of all pools: %w", err)
@@ -53,35 +72,43 @@ func (r *children) pickersAhead(ctx context.Context, c *resources.Config) (strin
 			ours = append(ours, &list.Items[i])
 		}
 	}
-	t := turnsOf(ours, c.PickerImage, r.now)
+	t := turnsOf(ours, c.PickerImage, now)
 	for _, d := range t.next {
 		if len(t.busy) >= t.limit {
 			break
 		}
-		if client.ObjectKeyFromObject(d) == client.ObjectKeyFromObject(r.picker) {
+		if client.ObjectKeyFromObject(d) == client.ObjectKeyFromObject(pickers) {
 			return "", nil
 		}
-		if r.updates(ctx, d) {
+		if o.updates(ctx, d) {
 			t.busy = append(t.busy, d)
 		}
 	}
 	if len(t.busy) < t.limit {
 		return "", nil // another operator made its Deployment, and this one takes it over
 	}
-	r.wakeAt(r.now.Add(turnEvery))
 	owner := metav1.GetControllerOf(t.busy[0])
 	return t.busy[0].Namespace + "/" + owner.Name, nil
 }
 
 // updates reports whether the operator will give pickers its image when it is their turn: not if their pool goes, is not accepted, or is
 // left to another operator.
-func (r *children) updates(ctx context.Context, d *appsv1.Deployment) bool {
-	pool := &v1alpha1.InferencePool{}
+func (o *Turns) updates(ctx context.Context, d *appsv1.Deployment) bool {
 	owner := metav1.GetControllerOf(d)
-	if r.Client.Get(ctx, types.NamespacedName{Namespace: d.Namespace, Name: owner.Name}, pool) != nil || !pool.DeletionTimestamp.IsZero() {
+	key := types.NamespacedName{Namespace: d.Namespace, Name: owner.Name}
+	if owner.Kind == v1alpha1.KindPickerFleet {
+		fleet := &v1alpha1.PickerFleet{}
+		if o.Client.Get(ctx, key, fleet) != nil || !fleet.DeletionTimestamp.IsZero() {
+			return false
+		}
+		_, others, err := o.Others.Manages(ctx, fleet, d)
+		return !others && err == nil
+	}
+	pool := &v1alpha1.InferencePool{}
+	if o.Client.Get(ctx, key, pool) != nil || !pool.DeletionTimestamp.IsZero() {
 		return false
 	}
-	if _, others, err := r.Others.Manages(ctx, pool, d); others || err != nil {
+	if _, others, err := o.Others.Manages(ctx, pool, d); others || err != nil {
 		return false
 	}
 	return pool.Spec.Picker.Mode != v1alpha1.PickerExternal && !meta.IsStatusConditionFalse(pool.Status.Conditions, v1alpha1.ConditionAccepted)

@@ -173,7 +173,7 @@ func TestOnePoolGetsANewImageOfThePickersFirst(t *testing.T) {
 	if got := f.says("p3"); !strings.HasPrefix(got, "True UpdateWaiting: ") || !strings.Contains(got, "llm/p0") {
 		t.Errorf("p3: %s", got)
 	}
-	if again := f.reconcilePool("p3"); again <= 0 || again > turnEvery {
+	if again := f.reconcilePool("p3"); again <= 0 || again > TurnEvery {
 		t.Errorf("p3 checks again after %s", again)
 	}
 	f.upgrade("v2") // another replica of the operator leads

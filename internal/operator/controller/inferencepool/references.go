@@ -48,6 +48,7 @@ func referencesOf(pool *v1alpha1.InferencePool) []reference {
 		named("Secret", name, "model.tokenizer.hub.tokenSecretRef")
 	}
 	switch {
+	case spec.Picker.Mode == v1alpha1.PickerOfFleet:
 	case spec.Picker.Mode != v1alpha1.PickerExternal:
 		named("Secret", spec.Picker.TLS.SecretRef.Name, "picker.tls.secretRef")
 	case spec.Template != nil: // injected reporters mount it, and drains need the pickers' acknowledgement

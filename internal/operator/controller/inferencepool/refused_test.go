@@ -23,6 +23,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/objects"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
@@ -239,7 +240,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"a timeout":                  {apierrors.NewServerTimeout(pods, "create", 1), false},
 		"not there":                  {apierrors.NewNotFound(pods, "a"), false},
 	} {
-		if got := refused(tc.err); got != tc.want {
+		if got := objects.Refused(tc.err); got != tc.want {
 			t.Errorf("%s: refused %t, want %t", name, got, tc.want)
 		}
 	}

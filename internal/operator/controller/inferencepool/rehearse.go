@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/objects"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 )
 
@@ -76,7 +77,7 @@ func (r *executor) ask(ctx context.Context) (refusal, err error) {
 		switch err := r.Client.Create(ctx, pod, client.DryRunAll); {
 		case refusesRehearsal(err):
 			return fmt.Errorf("a pod of revision %s of pool %s: %w", r.revisions.update, r.key, err), nil
-		case err != nil && !refused(err) && !apierrors.IsAlreadyExists(err):
+		case err != nil && !objects.Refused(err) && !apierrors.IsAlreadyExists(err):
 			return nil, fmt.Errorf("asking whether pods of revision %s of pool %s would be created: %w", r.revisions.update, r.key, err)
 		}
 	}
@@ -90,5 +91,5 @@ func refusesRehearsal(err error) bool {
 	var status apierrors.APIStatus
 	takesNoPart := errors.As(err, &status) && status.Status().Code == http.StatusBadRequest &&
 		strings.Contains(err.Error(), "does not support dry run")
-	return refused(err) && !quota(err) && !takesNoPart
+	return objects.Refused(err) && !quota(err) && !takesNoPart
 }

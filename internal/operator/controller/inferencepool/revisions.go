@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/objects"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
@@ -126,7 +127,7 @@ func (r *revising) findCurrent() {
 // keepCurrent goes on with the revision that serves where the API server refuses the newest one: pods are drained and replaced all the
 // same. Without such a revision it returns the error.
 func (r *revising) keepCurrent(err error) error {
-	if r.findCurrent(); r.revisions.current == "" || !refused(err) {
+	if r.findCurrent(); r.revisions.current == "" || !objects.Refused(err) {
 		return err
 	}
 	shape, wrong := podtemplate.Decode(r.revisions.kept[r.revisions.current].Data.Raw)

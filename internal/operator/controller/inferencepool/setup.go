@@ -2,6 +2,7 @@ package inferencepool
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
 // SetupWithManager adds the controller to a manager. changed receives pools with a new size, picker state or warm-up.
@@ -34,6 +36,8 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.behindGateways), builder.WithPredicates(gatewayPods)).
 		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.PickerFleet{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&appsv1.Deployment{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet)).
 		Owns(&appsv1.Deployment{}).
 		Owns(&appsv1.ControllerRevision{}).
 		Owns(&corev1.Service{}).
@@ -91,8 +95,9 @@ func (r *Reconciler) poolsOf(_ context.Context, o client.Object) []reconcile.Req
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []reconcile.Request
+	fleet := pod.Labels[resources.LabelFleet]
 	for pool, set := range r.selectors {
-		if pool.Namespace == pod.Namespace && (config.HasLabels(pod, set) || pickerOf(pod) == pool.Name) {
+		if pool.Namespace == pod.Namespace && (config.HasLabels(pod, set) || pickerOf(pod) == pool.Name || fleet != "" && slices.Contains(r.fleetsOf[pool], fleet)) {
 			out = append(out, reconcile.Request{NamespacedName: pool})
 		}
 	}

@@ -131,6 +131,14 @@ func (r *verdict) pickerStatus(s *v1alpha1.InferencePoolStatus) {
 		s.Picker = v1alpha1.PickerStatus{Replicas: count(n), ReadyReplicas: count(n), ServiceName: r.pool.Spec.Picker.External.ServiceName}
 		return
 	}
+	s.Picker.FleetName = (&cluster{r.scope, r.observed}).servingFleet()
+	if r.fleets.target != "" {
+		s.Picker.ServiceName = resources.NamesOfFleet(r.fleets.target).Pickers
+		if r.fleets.pickers != nil {
+			s.Picker.Replicas, s.Picker.ReadyReplicas = ptr.To(r.fleets.pickers.Status.Replicas), ptr.To(r.fleets.pickers.Status.ReadyReplicas)
+		}
+		return
+	}
 	if r.picker != nil {
 		s.Picker.Replicas, s.Picker.ReadyReplicas = ptr.To(r.picker.Status.Replicas), ptr.To(r.picker.Status.ReadyReplicas)
 	}

@@ -101,6 +101,11 @@ func (l *Listener) View(pool types.NamespacedName) operatorfeed.View {
 	return l.pickers.View(pool.String())
 }
 
+// Known is View without a look at the replicas that there are now: what those have reported that the last View has found. It reads nothing.
+func (l *Listener) Known(pool types.NamespacedName) operatorfeed.View {
+	return l.pickers.View(pool.String())
+}
+
 // Warm fills a pod's cache, and returns when that is done, cannot be done, or ctx ends.
 func (l *Listener) Warm(ctx context.Context, pool types.NamespacedName, podUID string, tokens int) error {
 	limit := time.Hour
@@ -113,12 +118,20 @@ func (l *Listener) Warm(ctx context.Context, pool types.NamespacedName, podUID s
 
 // replicas are the pods of a pool's pickers, from the cache.
 func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]rpc.Replica, error) {
-	selector := client.MatchingLabels{
-		"app.kubernetes.io/name": "kvasir", "app.kubernetes.io/component": "picker", "app.kubernetes.io/instance": pool.Name,
-	}
 	var o v1alpha1.InferencePool
 	if err := l.o.Reader.Get(ctx, pool, &o); err != nil {
 		return nil, fmt.Errorf("reading pool %s: %w", pool, err)
+	}
+	selectors := []map[string]string{{
+		"app.kubernetes.io/name": "kvasir", resources.LabelComponent: resources.ComponentPicker, resources.LabelInstance: pool.Name,
+	}}
+	// A pool that moves can be served by pickers of its own and those of two fleets: what is asked of pickers concerns all of them.
+	fleet, before := o.Spec.Picker.FleetName(), o.Status.Picker.FleetName
+	if fleet != "" {
+		selectors = append(selectors, resources.FleetPods(fleet))
+	}
+	if before != "" && before != fleet {
+		selectors = append(selectors, resources.FleetPods(before))
 	}
 	if o.Spec.Picker.Mode == v1alpha1.PickerExternal {
 		var service corev1.Service
@@ -131,15 +144,29 @@ func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]r
 		if len(service.Spec.Selector) == 0 { // which would be every pod there is
 			return nil, fmt.Errorf("the Service of pool %s's pickers selects no pods", pool)
 		}
-		selector = service.Spec.Selector
-	}
-	var pods corev1.PodList
-	if err := l.o.Reader.List(ctx, &pods, client.InNamespace(pool.Namespace), selector); err != nil {
-		return nil, fmt.Errorf("listing the pickers of pool %s: %w", pool, err)
+		selectors = []map[string]string{service.Spec.Selector}
 	}
 	var all []rpc.Replica
-	for i := range pods.Items {
-		p := &pods.Items[i]
+	for _, selector := range selectors {
+		found, err := l.pods(ctx, pool.Namespace, selector)
+		if err != nil {
+			return nil, fmt.Errorf("listing the pickers of pool %s: %w", pool, err)
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// pods are the pickers with some labels.
+func (l *Listener) pods(ctx context.Context, namespace string, selector map[string]string) ([]rpc.Replica, error) {
+	var list corev1.PodList
+	// The pods are shared with the cache and only read.
+	if err := l.o.Reader.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels(selector), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	var all []rpc.Replica
+	for i := range list.Items {
+		p := &list.Items[i]
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}

@@ -477,7 +477,7 @@ func TestACrossingWithoutAnIslandIsTold(t *testing.T) {
 	}{
 		"never, from no island":        {v1alpha1.CrossNever, v1alpha1.Picker{}, true},
 		"last resort, from no island":  {v1alpha1.CrossLastResort, v1alpha1.Picker{}, true},
-		"never, from an island":        {v1alpha1.CrossNever, v1alpha1.Picker{Island: "here"}, false},
+		"never, from an island":        {v1alpha1.CrossNever, v1alpha1.Picker{PickerSettings: v1alpha1.PickerSettings{Island: "here"}}, false},
 		"when cheaper, from no island": {v1alpha1.CrossWhenCheaper, v1alpha1.Picker{}, false},
 		"never, with external pickers": {v1alpha1.CrossNever, v1alpha1.Picker{Mode: v1alpha1.PickerExternal}, false},
 	} {

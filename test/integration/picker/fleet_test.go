@@ -1,0 +1,74 @@
+package picker_test
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/test/kube"
+)
+
+var _ = Describe("A picker of a fleet", func() {
+	It("serves the pools that name it, and reports about each", func(ctx SpecContext) {
+		w := newWorld(ctx)
+		w.source = "--fleet"
+		w.start(ctx)
+		Eventually(w.ready, patience).Should(Equal(200), "a fleet without pools is ready: pools that come then wait for nothing")
+
+		pool := smallPool(w.port)
+		pool.Spec.Picker.Mode, pool.Spec.Picker.FleetRef.Name = v1alpha1.PickerOfFleet, poolName
+		w.create(ctx, pool, strategy(v1alpha1.StrategyRoundRobin))
+		other := smallPool(w.port)
+		other.Name, other.Spec.Model.Name, other.Spec.Picker = "other", "other", pool.Spec.Picker
+		other.Spec.Selector.MatchLabels["app"] = "other"
+		w.create(ctx, other)
+		a := w.pod(ctx, "a", kube.Address(0, 0, 2))
+		w.pod(ctx, "b", kube.Address(0, 0, 3))
+		n := 0
+		asked := func() string { n++; return w.ask(n) }
+		Eventually(asked, patience).Should(HavePrefix("b"), "the other pool has no key root yet, which is its problem alone")
+		Eventually(asked, patience).Should(HavePrefix("a"))
+
+		By("reporting to the operator")
+		pickers := w.listen(w.tokenOf(ctx, operator, rpc.OperateAudience))
+		replicas := func() int { v := pickers.View(namespace + "/" + poolName); return len(v.Replicas) }
+		Eventually(replicas, patience).Should(Equal(1))
+		acknowledged := func() bool {
+			v := pickers.View(namespace + "/" + poolName)
+			_, ok := v.Acknowledged(string(a.UID))
+			return ok
+		}
+		w.label(ctx, a, v1alpha1.LabelDrain, "manual")
+		Eventually(acknowledged, patience).Should(BeTrue())
+		w.label(ctx, a, v1alpha1.LabelDrain, "")
+		Eventually(acknowledged, patience).Should(BeFalse())
+
+		By("showing its metrics to accounts that can get those of all pools, and not of one alone")
+		Expect(w.scrape(w.tokenOf(ctx, monitor))).To(Equal(200))
+		one := metav1.ObjectMeta{Name: "one"}
+		w.create(ctx, &corev1.ServiceAccount{ObjectMeta: one},
+			&rbacv1.Role{ObjectMeta: one, Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"inferencepools/metrics"}, ResourceNames: []string{poolName},
+				Verbs: []string{"get"},
+			}}},
+			&rbacv1.RoleBinding{
+				ObjectMeta: one, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: one.Name},
+				Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: one.Name, Namespace: namespace}},
+			})
+		Expect(w.scrape(w.tokenOf(ctx, one.Name))).To(Equal(403))
+
+		By("serving a pool on when it leaves for pickers of its own")
+		Expect(w.client.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
+		pool.Spec.Picker.Mode, pool.Spec.Picker.FleetRef.Name = v1alpha1.PickerManaged, ""
+		Expect(w.client.Update(ctx, pool)).To(Succeed())
+		Eventually(w.logs.String, patience).Should(ContainSubstring("left the fleet"))
+		Consistently(asked, "500ms").Should(SatisfyAny(HavePrefix("a"), HavePrefix("b")))
+	}, SpecTimeout(2*time.Minute))
+})
