@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"cmp"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -23,7 +21,7 @@ func (s *scope) has(p *v1alpha1.InferencePool) bool {
 	case s.fleet == "":
 		return p.Name == s.pool
 	}
-	return p.Spec.Picker.Mode == v1alpha1.PickerOfFleet && cmp.Or(p.Spec.Picker.FleetRef.Name, v1alpha1.DefaultFleet) == s.fleet
+	return config.FleetOf(p) == s.fleet
 }
 
 // of are the pools of the scope, by name.
