@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -60,4 +62,12 @@ func (o *Owners) PoolOf(pod *corev1.Pod) *v1alpha1.InferencePool {
 		}
 	}
 	return of
+}
+
+// OtherPickers says which pickers serve a pool, where those that were expected do not.
+func OtherPickers(p *v1alpha1.InferencePool) string {
+	if fleet := p.Spec.Picker.FleetName(); fleet != "" {
+		return "InferencePool " + nameOf(p).String() + " is of the PickerFleet " + fleet
+	}
+	return fmt.Sprintf("InferencePool %s is of no PickerFleet: its picker.mode is %s", nameOf(p), cmp.Or(p.Spec.Picker.Mode, v1alpha1.PickerManaged))
 }

@@ -302,8 +302,8 @@ func (p *pickers) chosenArgs() []string {
 		if p.HubAuthorities != "" {
 			args = append(args, "--hub-ca="+p.HubAuthorities)
 		}
-		if b.HubProxy != "" {
-			args = append(args, "--hub-proxy="+b.HubProxy)
+		if p.HubProxy != "" {
+			args = append(args, "--hub-proxy="+p.HubProxy)
 		}
 	}
 	if len(p.listen) > 0 {
