@@ -84,6 +84,7 @@ var _ = Describe("Kvasir", Ordered, func() {
 	strictness()
 	kills()
 	policies()
+	fleets()
 	uninstall()
 	documented()
 })

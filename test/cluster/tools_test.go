@@ -40,7 +40,7 @@ func (w *world) plugin(ctx context.Context, stdin string, args ...string) *exec.
 // kvasir runs one, and gives its status and what it prints.
 func (w *world) kvasir(ctx context.Context, stdin string, args ...string) (status int, out, errs string) {
 	GinkgoHelper()
-	cmd := w.plugin(ctx, stdin, append(args, "--namespace="+namespace)...)
+	cmd := w.plugin(ctx, stdin, append(args, "--namespace="+w.namespace)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	var exit *exec.ExitError

@@ -1,0 +1,208 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// models is the namespace of testdata/fleet.yaml.
+const models = "models"
+
+// fleets: several models at one address, with pickers that they share.
+func fleets() {
+	Context("with four models at one address", Ordered, func() {
+		var f *world
+		BeforeAll(func(ctx SpecContext) {
+			w.kubectl(ctx, "apply", "-f", "testdata/fleet.yaml")
+			DeferCleanup(func(ctx SpecContext) {
+				f.empty(ctx, models)
+				w.kubectl(ctx, "delete", "namespace", models, "--timeout=3m")
+			})
+			f = w.in(models)
+			f.servesAll(ctx)
+		})
+
+		It("routes by model, keeps sessions on their side of a canary, and gives tenants the models that they are allowed", func(ctx SpecContext) {
+			for _, model := range []string{"stable", "next", "small"} {
+				Expect(f.request(ctx, model, nil)).To(HaveField("pool", model))
+			}
+			sides := map[string]int{}
+			for session := range 30 {
+				first := ""
+				for turn := range 3 {
+					a := f.request(ctx, "chat", map[string]string{"X-Session-Id": fmt.Sprint("s", session)})
+					Expect(a.status).To(Equal(http.StatusOK), a.body)
+					Expect(a.route).To(HavePrefix(models+"/chat rule=1"), "%+v", a)
+					if turn == 0 {
+						first = a.pool
+						sides[a.pool]++
+					}
+					Expect(a.pool).To(Equal(first), "turn %d of session %d has changed its side", turn, session)
+				}
+			}
+			Expect(sides).To(HaveKey("stable"))
+			Expect(sides).To(HaveKey("next"))
+			Expect(sides).To(HaveLen(2))
+			narrow := map[string]string{"X-Team": "narrow"}
+			Expect(f.request(ctx, "small", narrow)).To(HaveField("status", http.StatusOK))
+			Expect(f.request(ctx, "chat", narrow)).To(HaveField("status", http.StatusForbidden))
+			Expect(f.request(ctx, "gone", nil)).To(HaveField("status", http.StatusNotFound))
+			explained := f.did(ctx, "explain", "stable", "-f", "testdata/question.json")
+			Expect(explained).To(ContainSubstring("models/chat"))
+		})
+
+		It("loses nothing when its pickers are rolled out, and when one of them is deleted", func(ctx SpecContext) {
+			Expect(f.underFleetLoad(ctx, "chat", func() {
+				w.kubectl(ctx, "rollout", "restart", "deployment/default-fleet", "-n", models)
+				w.kubectl(ctx, "rollout", "status", "deployment/default-fleet", "-n", models, "--timeout=4m")
+				one := f.ready(ctx, pickers)[0].Name
+				w.kubectl(ctx, "delete", "pod", one, "-n", models, "--timeout=3m")
+				f.servesAll(ctx)
+			})).To(BeEmpty())
+		})
+
+		It("loses nothing when one of its pools is scaled and rolled out", func(ctx SpecContext) {
+			Expect(f.underFleetLoad(ctx, "chat", func() {
+				w.kubectl(ctx, "scale", "kvpool/stable", "--replicas=4", "-n", models)
+				f.hasReady(ctx, "stable", 4)
+				w.kubectl(ctx, "scale", "kvpool/stable", "--replicas=2", "-n", models)
+				f.hasReady(ctx, "stable", 2)
+				w.kubectl(ctx, "patch", "kvpool/next", "-n", models, "--type=merge",
+					"-p", `{"spec": {"template": {"metadata": {"annotations": {"example.com/edition": "2"}}}}}`)
+				w.kubectl(ctx, "wait", "-n", models, "kvpool/next", "--for=condition=Progressing=False", "--timeout=4m")
+				f.hasReady(ctx, "next", 1)
+			})).To(BeEmpty())
+		})
+
+		It("falls back when the pools of a route are gone, and returns", func(ctx SpecContext) {
+			Expect(f.underFleetLoad(ctx, "chat", func() {
+				for _, pool := range []string{"stable", "next"} {
+					w.kubectl(ctx, "scale", "kvpool/"+pool, "--replicas=0", "-n", models)
+				}
+				Eventually(func() answered { return f.request(ctx, "chat", nil) }).Should(And(HaveField("pool", "small"),
+					HaveField("route", ContainSubstring("fallback 1 of 1"))))
+				w.kubectl(ctx, "scale", "kvpool/stable", "--replicas=2", "-n", models)
+				w.kubectl(ctx, "scale", "kvpool/next", "--replicas=1", "-n", models)
+				f.hasReady(ctx, "stable", 2)
+				f.hasReady(ctx, "next", 1)
+				Eventually(func() string { return f.request(ctx, "chat", nil).pool }).Should(BeElementOf("stable", "next"))
+			})).To(BeEmpty())
+		})
+
+		It("wakes a model that sleeps by its first request, which is answered", func(ctx SpecContext) {
+			Expect(f.engines(ctx, "cold")).To(BeEmpty())
+			Expect(f.request(ctx, "cold", nil)).To(And(HaveField("status", http.StatusOK), HaveField("pool", "cold")))
+		})
+
+		It("moves a pool to pickers of its own and back", func(ctx SpecContext) {
+			Expect(f.underFleetLoad(ctx, "chat", func() {
+				w.kubectl(ctx, "patch", "kvpool/small", "-n", models, "--type=merge", "-p",
+					`{"spec": {"picker": {"mode": "Managed", "replicas": 1, "indexMemory": "64Mi", "resources": {"requests": {"cpu": "20m", "memory": "128Mi"}}}}}`)
+				Eventually(func() string {
+					out, _ := w.program(ctx, filepath.Join("kube", "kubectl"), "get", "deployment/small-picker", "-n", models, "-o", "jsonpath={.status.readyReplicas}")
+					return out
+				}).Should(Equal("1"))
+				w.kubectl(ctx, "patch", "kvpool/small", "-n", models, "--type=merge", "-p", `{"spec": {"picker": {"mode": "Fleet"}}}`)
+				Eventually(func() string {
+					out, _ := w.program(ctx, filepath.Join("kube", "kubectl"), "get", "deployment/small-picker", "-n", models, "--ignore-not-found", "-o", "name")
+					return out
+				}).Should(BeEmpty())
+				Expect(f.request(ctx, "small", nil)).To(HaveField("pool", "small"))
+			})).To(BeEmpty())
+		})
+	})
+}
+
+// answered is what a client sees of an answer.
+type answered struct {
+	status            int
+	pool, route, body string
+}
+
+// request asks for a model at the address of the fleet.
+func (w *world) request(ctx context.Context, model string, header map[string]string) (a answered) {
+	GinkgoHelper()
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": secretText, "max_tokens": 3})
+	Expect(err).NotTo(HaveOccurred())
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.fleetService(ctx)+"/v1/completions", strings.NewReader(string(body)))
+	Expect(err).NotTo(HaveOccurred())
+	r.Header.Set("Content-Type", "application/json")
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	answer, err := newLoad("").http.Do(r)
+	Expect(err).NotTo(HaveOccurred())
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	Expect(err).NotTo(HaveOccurred())
+	a = answered{status: answer.StatusCode, route: answer.Header.Get("X-Kvasir-Route"), body: string(text)}
+	// The pods of a pool have its name, and a random suffix.
+	if pod := answer.Header.Get("X-Kvasir-Endpoint"); pod != "" {
+		a.pool = pod[:max(0, strings.LastIndex(pod, "-"))]
+	}
+	return a
+}
+
+func (w *world) fleetService(ctx context.Context) string {
+	GinkgoHelper()
+	var s corev1.Service
+	Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "default-fleet"}, &s)).To(Succeed())
+	return s.Spec.ClusterIP
+}
+
+// underFleetLoad asks the fleet for a model while something is done.
+func (w *world) underFleetLoad(ctx context.Context, model string, do func()) []string {
+	GinkgoHelper()
+	l := startLoad(ctx, "http://"+w.fleetService(ctx), model)
+	defer l.stop()
+	pause(ctx, 2*time.Second)
+	do()
+	pause(ctx, 5*time.Second)
+	return l.end()
+}
+
+// servesAll waits until the fleet's pickers are ready, know the caches of all pods, and serve all pools.
+func (w *world) servesAll(ctx context.Context) {
+	GinkgoHelper()
+	w.kubectl(ctx, "wait", "-n", w.namespace, "kvfleet/default", "--for=condition=Available", "--timeout=4m")
+	for pool, n := range map[string]int{"stable": 2, "next": 1, "small": 1} {
+		w.hasReady(ctx, pool, n)
+	}
+	Eventually(func() int { return len(w.ready(ctx, pickers)) }).Should(Equal(2))
+}
+
+// hasReady waits until a pool has n pods, all of which serve, and are known to the pickers.
+func (w *world) hasReady(ctx context.Context, pool string, n int) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		pods := w.engines(ctx, pool)
+		g.Expect(pods).To(HaveLen(n))
+		for i := range pods {
+			g.Expect(serves(&pods[i])).To(BeTrue(), pods[i].Name)
+		}
+		out, err := w.program(ctx, filepath.Join("kube", "kubectl"), "get", "kvpool/"+pool, "-n", w.namespace, "-o", "jsonpath={.status.endpoints.synced}")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(Equal(fmt.Sprint(n)))
+	}).Should(Succeed())
+}
+
+// engines are the pods of a pool.
+func (w *world) engines(ctx context.Context, pool string) []corev1.Pod {
+	GinkgoHelper()
+	var list corev1.PodList
+	Expect(w.List(ctx, &list, client.InNamespace(w.namespace), client.MatchingLabels{"kvasir.dev/pool": pool})).To(Succeed())
+	return list.Items
+}
