@@ -27,7 +27,7 @@ type load struct {
 	slowest   atomic.Int64 // nanoseconds of the longest answer
 	mu        sync.Mutex   // guards what follows
 	failures  []failure
-	addresses []string
+	addresses map[string][]string // of pickers, by model
 	stop      context.CancelFunc
 	done      sync.WaitGroup
 }
@@ -65,15 +65,24 @@ func (f failure) String() string {
 
 // startLoad begins with clients clients. They find the pickers as behind a Service: those that are ready.
 func startLoad(w *world, clients, longest int) *load {
+	return startLoadOf(w, clients, longest, []string{poolName}, func(string) []string { return w.proxies() })
+}
+
+// startLoadOf asks for several models, each client for one. proxies are the addresses where a model is served.
+func startLoadOf(w *world, clients, longest int, models []string, proxies func(model string) []string) *load {
 	ctx, cancel := context.WithCancel(w.Context())
-	l := &load{w: w, longest: longest, stop: cancel}
-	l.addresses = w.proxies()
+	l := &load{w: w, longest: longest, stop: cancel, addresses: map[string][]string{}}
+	for _, model := range models {
+		l.addresses[model] = proxies(model)
+	}
 	l.done.Go(func() {
 		for ctx.Err() == nil {
-			if found := w.proxies(); len(found) > 0 {
-				l.mu.Lock()
-				l.addresses = found
-				l.mu.Unlock()
+			for _, model := range models {
+				if found := proxies(model); len(found) > 0 {
+					l.mu.Lock()
+					l.addresses[model] = found
+					l.mu.Unlock()
+				}
 			}
 			pause(ctx, 200*time.Millisecond)
 		}
@@ -82,7 +91,7 @@ func startLoad(w *world, clients, longest int) *load {
 		rng := rand.New(rand.NewPCG(uint64(i), 1))
 		l.done.Go(func() {
 			for ctx.Err() == nil {
-				l.ask(rng, i, i%3 == 0)
+				l.ask(rng, models[i%len(models)], i, i/len(models)%3 == 0)
 				pause(ctx, time.Duration(rng.IntN(100))*time.Millisecond)
 			}
 		})
@@ -116,10 +125,10 @@ func (l *load) fail(began time.Time, r *http.Response, format string, args ...an
 }
 
 // ask sends one request, for a long answer or a short one, and checks that its entire answer arrives.
-func (l *load) ask(rng *rand.Rand, user int, long bool) {
+func (l *load) ask(rng *rand.Rand, model string, user int, long bool) {
 	began := time.Now()
 	l.mu.Lock()
-	address := l.addresses[rng.IntN(len(l.addresses))]
+	address := l.addresses[model][rng.IntN(len(l.addresses[model]))]
 	l.mu.Unlock()
 	tokens := 1 + rng.IntN(20)
 	if long {
@@ -127,7 +136,7 @@ func (l *load) ask(rng *rand.Rand, user int, long bool) {
 	}
 	stream := rng.IntN(2) == 0
 	request := map[string]any{
-		"model": poolName, "max_tokens": tokens, "stream": stream, "ignore_eos": true,
+		"model": model, "max_tokens": tokens, "stream": stream, "ignore_eos": true,
 		"prompt": strings.Repeat(fmt.Sprintf("The conversation of user %d. ", user), 20+rng.IntN(20)),
 	}
 	if stream {

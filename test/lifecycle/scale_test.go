@@ -40,9 +40,9 @@ func TestTheSizeFollowsTheDemand(t *testing.T) {
 		return desired(func(n int32) bool { return n == 0 })(p) && len(w.proxies()) == 2
 	})
 
-	first := &load{w: w, longest: 20, addresses: w.proxies()}
+	first := &load{w: w, longest: 20, addresses: map[string][]string{poolName: w.proxies()}}
 	began := time.Now()
-	first.ask(rand.New(rand.NewPCG(1, 1)), 0, false)
+	first.ask(rand.New(rand.NewPCG(1, 1)), poolName, 0, false)
 	if len(first.failures) > 0 {
 		t.Fatalf("the first request: %v", first.failures)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/kvasir-dev/kvasir/docs"
 )
 
-// cures are what to do about a condition of a pool, by condition and reason.
+// cures are what to do about a condition of a pool or a fleet, by condition and reason.
 type cures map[[2]string]string
 
 var (
@@ -18,8 +18,16 @@ var (
 // readCures takes them from the table of the operations page.
 func readCures() cures {
 	out := cures{}
-	_, page, _ := strings.Cut(docs.Operations, "\n## Conditions of a pool\n")
-	page, _, _ = strings.Cut(page, "\n## ")
+	for _, of := range []string{"pool", "fleet"} {
+		_, page, _ := strings.Cut(docs.Operations, "\n## Conditions of a "+of+"\n")
+		page, _, _ = strings.Cut(page, "\n## ")
+		out.read(page)
+	}
+	return out
+}
+
+// read adds those of a table.
+func (out cures) read(page string) {
 	condition := ""
 	for line := range strings.Lines(page) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
@@ -33,5 +41,4 @@ func readCures() cures {
 			out[[2]string{condition, reason[1]}] = strings.ReplaceAll(links.ReplaceAllString(strings.TrimSpace(cells[2]), "$1"), "`", "")
 		}
 	}
-	return out
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/live"
 	"github.com/kvasir-dev/kvasir/internal/cli/view"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
@@ -109,6 +110,7 @@ func (d *Doctor) Run(ctx context.Context) *Report {
 		}
 		d.add(Warn, "pools", "", "there is no pool in "+where, "make an InferencePool, or look elsewhere with --namespace or --all-namespaces")
 	}
+	d.fleets(ctx)
 	for i := range pools {
 		d.pool(ctx, &pools[i])
 	}
@@ -125,7 +127,11 @@ func (d *Doctor) pool(ctx context.Context, pool *v1alpha1.InferencePool) {
 	}
 	pickers, err := d.Source.PickersOf(ctx, pool)
 	if err != nil {
-		d.add(Fail, "pickers", name(pool), err.Error(), "look at the Deployment "+pool.Name+"-picker, and at the operator's log if there is none")
+		deployment := resources.PickerName(pool.Name)
+		if fleet := pool.Spec.Picker.FleetName(); fleet != "" {
+			deployment = resources.NamesOfFleet(fleet).Pickers
+		}
+		d.add(Fail, "pickers", name(pool), err.Error(), "look at the Deployment "+deployment+", and at the operator's log if there is none")
 		pickers = nil
 	}
 	d.network(ctx, pool, pods)

@@ -30,6 +30,8 @@ type Pool struct {
 	Draining int    `json:"draining"`
 	Policy   string `json:"policy,omitempty"`
 	Strategy string `json:"strategy,omitempty"`
+	// Fleet is the PickerFleet whose pickers serve the pool; absent for pickers of its own.
+	Fleet string `json:"fleet,omitempty"`
 	// Rollout is the reason of the condition UpToDate, empty without an operator.
 	Rollout string `json:"rollout,omitempty"`
 	// Live is absent where no picker could be asked.
@@ -133,7 +135,7 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 	s := &pool.Status
 	out := &Pool{
 		Namespace: pool.Namespace, Name: pool.Name, Model: string(pool.Spec.Model.Name), Status: "Unknown", Desired: s.DesiredReplicas,
-		Pods: len(pods), Policy: s.RoutingPolicy.Name, Problems: []Problem{}, Members: []Pod{},
+		Pods: len(pods), Policy: s.RoutingPolicy.Name, Fleet: s.Picker.FleetName, Problems: []Problem{}, Members: []Pod{},
 	}
 	if c := status.Ready.In(s.Conditions); c != nil {
 		out.Status = c.Reason

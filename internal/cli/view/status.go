@@ -48,7 +48,11 @@ func (s *Statuses) lines(c *console.Console, wide bool) []string {
 	}
 	lines := g.Lines(c)
 	for _, p := range s.Pools {
-		lines = append(lines, "", c.Paint(console.Strong, p.Namespace+"/"+p.Name))
+		title := c.Paint(console.Strong, p.Namespace+"/"+p.Name)
+		if p.Fleet != "" {
+			title += ", served by the fleet " + p.Fleet
+		}
+		lines = append(lines, "", title)
 		if len(p.Members) > 0 {
 			lines = append(lines, indent(members(p, wide).Lines(c))...)
 		} else {

@@ -263,6 +263,12 @@ func TestPoolsFindTheirFleet(t *testing.T) {
 			t.Errorf("the Service %s selects %v", name, got)
 		}
 	}
+	ports, _, _ := unstructured.NestedSlice(there["Service "+PickerName("a")].Object, "spec", "ports")
+	for _, port := range ports {
+		if m, ok := port.(map[string]any); !ok || m["name"] == "metrics" {
+			t.Errorf("monitors find the fleet's pickers through the pool: %v", port)
+		}
+	}
 	if there["ConfigMap "+CAName("a")] == nil || there["Deployment "+PickerName("a")] != nil || there["Role "+PickerName("a")] != nil {
 		t.Errorf("a pool in a fleet has %v", there)
 	}

@@ -41,8 +41,8 @@ func NamesOf(pool string) Names {
 }
 
 // NamesOfFleet are the names of a fleet's pickers. None is that of an object of some pool of the namespace, whatever pools and
-// fleets are called: no object of a pool has such an ending, and for the kinds of which a pool has an object of its own
-// name, a fleet's has a dot, which the name of a pool cannot have.
+// fleets are called: no object of a pool has such an ending, and where a pool has an object of its own name, the object of
+// that kind of a fleet has a dot, which the name of a pool cannot have.
 func NamesOfFleet(fleet string) Names {
 	return Names{
 		Pickers: fleet + "-fleet", Guard: fleet + ".fleet", Peers: fleet + "-fleet-peers", TLS: fleet + "-fleet-tls", CA: fleet + "-fleet-ca",

@@ -39,9 +39,11 @@ func (p *pickers) service() *corev1.Service {
 			Ports: []corev1.ServicePort{
 				servicePort("grpc-ext-proc", ExtProcPort, "ext-proc", picks),
 				servicePort("grpc-health", HealthPort, "health", protocolH2C),
-				servicePort("metrics", MetricsPort, "metrics", protocolHTTPS),
 			},
 		},
+	}
+	if p.clients[LabelFleet] == p.pods[LabelFleet] { // else monitors, which select Services, would find a fleet's pickers once for each pool
+		s.Spec.Ports = append(s.Spec.Ports, servicePort("metrics", MetricsPort, "metrics", protocolHTTPS))
 	}
 	for _, port := range p.listen {
 		s.Spec.Ports = append(s.Spec.Ports, servicePort("tcp-"+port.Name, port.Port, port.Name, protocolTCP))
