@@ -89,6 +89,7 @@ func init() {
 			"internal/operator/controller/autoscaling",
 			"internal/operator/controller/pickers",
 			"internal/operator/controller/inferencepool",
+			"internal/operator/controller/modelroute",
 			"internal/operator/controller/routingpolicy",
 			"internal/dashboard",
 			"internal/gateway/accept",
