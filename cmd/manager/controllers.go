@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -18,6 +19,7 @@ import (
 	kvasirmetrics "github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/autoscaling"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickerfleet"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickers"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/routingpolicy"
@@ -75,6 +77,9 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	if err := policies.SetupWithManager(mgr, ofPolicies); err != nil {
 		return fmt.Errorf("adding the controller of policies: %w", err)
 	}
+	if err := addRoutes(mgr, others); err != nil {
+		return fmt.Errorf("adding the controller of routes: %w", err)
+	}
 	children := func() resources.Config { return childrenConfig(o, optional) }
 	fleets := &pickerfleet.Reconciler{
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: reports, Recorder: mgr.GetEventRecorder("kvasir-operator"),
@@ -97,6 +102,20 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		return fmt.Errorf("adding the controller of pools: %w", err)
 	}
 	return nil
+}
+
+// addRoutes adds the controller of routes, if their kind is defined. Without it, an informer of routes would keep the operator from
+// starting.
+func addRoutes(mgr ctrl.Manager, others modelroute.Others) error {
+	kind := v1alpha1.GroupVersion.WithKind(v1alpha1.KindModelRoute)
+	switch _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); {
+	case meta.IsNoMatchError(err):
+		mgr.GetLogger().Info("The definition of ModelRoute is not installed: routes have no status until the operator starts with it")
+		return nil
+	case err != nil:
+		return fmt.Errorf("asking for the definition of %s: %w", kind.Kind, err)
+	}
+	return (&modelroute.Reconciler{Client: mgr.GetClient(), Clock: clock.RealClock{}, Others: others}).SetupWithManager(mgr)
 }
 
 // childrenConfig is what pickers and other objects are made with, by the cluster's APIs as they are now.
