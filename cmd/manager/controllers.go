@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -37,20 +36,21 @@ const (
 )
 
 // addControllers adds what the operator does.
-func addControllers(mgr ctrl.Manager, o *options) error {
+func addControllers(mgr ctrl.Manager, o *options, kinds *newerKinds) error {
+	reader := kinds.clientOf(mgr.GetClient())
 	ofPools, ofPolicies, ofFleets := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
 	reports := pickers.New(pickers.Options{
-		Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies, ofFleets},
+		Reader: reader, Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies, ofFleets},
 		Log: mgr.GetLogger().WithName("pickers"),
 	})
-	sizes := &autoscaling.Loop{Reader: mgr.GetClient(), Pickers: reports, Clock: clock.RealClock{}, Changed: ofPools}
+	sizes := &autoscaling.Loop{Reader: reader, Pickers: reports, Clock: clock.RealClock{}, Changed: ofPools}
 	warmups := &inferencepool.Warmups{Pickers: reports, Changed: ofPools}
 	finder, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("asking for the cluster's APIs: %w", err)
 	}
 	optional := &apis{finder: finder, log: mgr.GetLogger().WithName("apis"),
-		changed: func(ctx context.Context) { notifyAll(ctx, mgr.GetClient(), ofPools, ofFleets) }}
+		changed: func(ctx context.Context) { notifyAll(ctx, reader, ofPools, ofFleets) }}
 	optional.look()
 	engines := inferencepool.NewScraped(scrape.Options{Log: mgr.GetLogger().WithName("engines")})
 	for _, r := range []manager.Runnable{reports, sizes, warmups, optional, closer{engines.Close}} {
@@ -59,7 +59,7 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		}
 	}
 	if o.kedaAddress != "" {
-		if err := mgr.Add(o.kedaServer(mgr.GetClient())); err != nil {
+		if err := mgr.Add(o.kedaServer(reader)); err != nil {
 			return fmt.Errorf("adding the scaler for KEDA: %w", err)
 		}
 	}
@@ -69,53 +69,44 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 		}
 	}
 
-	others := &inferencepool.Others{Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Own: o.account, Clock: clock.RealClock{}}
+	others := &inferencepool.Others{Reader: reader, Direct: mgr.GetAPIReader(), Own: o.account, Clock: clock.RealClock{}}
 	policies := &routingpolicy.Reconciler{
-		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: reports, Others: others,
+		Client: reader, Direct: mgr.GetAPIReader(), Pickers: reports, Others: others,
 		Recorder: mgr.GetEventRecorder("kvasir-operator"), Clock: clock.RealClock{},
 	}
 	if err := policies.SetupWithManager(mgr, ofPolicies); err != nil {
 		return fmt.Errorf("adding the controller of policies: %w", err)
 	}
-	if err := addRoutes(mgr, others); err != nil {
-		return fmt.Errorf("adding the controller of routes: %w", err)
+	if !kinds.absent[v1alpha1.KindModelRoute] {
+		routes := &modelroute.Reconciler{Client: reader, Clock: clock.RealClock{}, Others: others}
+		if err := routes.SetupWithManager(mgr); err != nil {
+			return fmt.Errorf("adding the controller of routes: %w", err)
+		}
 	}
 	children := func() resources.Config { return childrenConfig(o, optional) }
 	fleets := &pickerfleet.Reconciler{
-		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Pickers: reports, Recorder: mgr.GetEventRecorder("kvasir-operator"),
+		Client: reader, Direct: mgr.GetAPIReader(), Pickers: reports, Recorder: mgr.GetEventRecorder("kvasir-operator"),
 		Clock: clock.RealClock{}, Config: children, Others: others,
 	}
-	if err := fleets.SetupWithManager(mgr, ofFleets); err != nil {
-		return fmt.Errorf("adding the controller of fleets: %w", err)
+	if !kinds.absent[v1alpha1.KindPickerFleet] {
+		if err := fleets.SetupWithManager(mgr, ofFleets); err != nil {
+			return fmt.Errorf("adding the controller of fleets: %w", err)
+		}
 	}
 	pools := &inferencepool.Reconciler{
-		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kvasir-operator"),
+		Client: reader, Direct: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kvasir-operator"),
 		Clock: clock.RealClock{}, Pickers: reports, Engines: engines, Sizer: sizes, Warmups: warmups,
 		Children:      children,
 		ReporterImage: o.reporterImage, ReporterLogLevel: o.reporterLogLevel, Version: injected,
 		// Nodes are not namespaced: an operator limited to some namespaces cannot read them.
 		NodeSignals: len(o.namespaces) == 0,
 		Others:      others,
-		Namespaces:  o.namespaces,
+		Namespaces:  o.namespaces, WithoutFleets: kinds.absent[v1alpha1.KindPickerFleet],
 	}
 	if err := pools.SetupWithManager(mgr, ofPools, workers); err != nil {
 		return fmt.Errorf("adding the controller of pools: %w", err)
 	}
 	return nil
-}
-
-// addRoutes adds the controller of routes, if their kind is defined. Without it, an informer of routes would keep the operator from
-// starting.
-func addRoutes(mgr ctrl.Manager, others modelroute.Others) error {
-	kind := v1alpha1.GroupVersion.WithKind(v1alpha1.KindModelRoute)
-	switch _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); {
-	case meta.IsNoMatchError(err):
-		mgr.GetLogger().Info("The definition of ModelRoute is not installed: routes have no status until the operator starts with it")
-		return nil
-	case err != nil:
-		return fmt.Errorf("asking for the definition of %s: %w", kind.Kind, err)
-	}
-	return (&modelroute.Reconciler{Client: mgr.GetClient(), Clock: clock.RealClock{}, Others: others}).SetupWithManager(mgr)
 }
 
 // childrenConfig is what pickers and other objects are made with, by the cluster's APIs as they are now.

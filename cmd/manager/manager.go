@@ -36,11 +36,11 @@ import (
 // shutdown is how long running work can take at the end. It is less than the grace period of a pod.
 const shutdown = 10 * time.Second
 
-// newManager makes a manager without controllers.
-func newManager(ctx context.Context, o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager, error) {
+// newManager makes a manager without controllers, and finds which newer kinds they can follow.
+func newManager(ctx context.Context, o *options, cluster *rest.Config, log logr.Logger) (ctrl.Manager, *newerKinds, error) {
 	lock, err := newLock(ctx, o, cluster, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	mgr, err := ctrl.NewManager(cluster, ctrl.Options{
 		Scheme: newScheme(),
@@ -69,14 +69,18 @@ func newManager(ctx context.Context, o *options, cluster *rest.Config, log logr.
 		Controller: config.Controller{EnableWarmup: ptr.To(true)},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making the manager: %w", err)
+		return nil, nil, fmt.Errorf("making the manager: %w", err)
 	}
 	lock.LockConfig.EventRecorder = leaderEvents{mgr.GetEventRecorder("kvasir-operator")}
-	ready := &readiness{cache: mgr.GetCache()}
-	if err := errors.Join(mgr.Add(ready), mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", ready.check)); err != nil {
-		return nil, fmt.Errorf("adding the health checks: %w", err)
+	kinds := &newerKinds{reader: mgr.GetAPIReader(), namespaces: o.namespaces, log: mgr.GetLogger().WithName("apis")}
+	if err := kinds.find(ctx); err != nil {
+		return nil, nil, err
 	}
-	return mgr, nil
+	ready := &readiness{cache: mgr.GetCache(), kinds: kinds}
+	if err := errors.Join(mgr.Add(ready), mgr.Add(kinds), mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", ready.check)); err != nil {
+		return nil, nil, fmt.Errorf("adding the health checks: %w", err)
+	}
+	return mgr, kinds, nil
 }
 
 // onlyOurs keeps objects that the operator has not made out of the caches. All pods are cached: pools can select any.
@@ -147,6 +151,7 @@ func withoutHTTP2(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }
 // readiness reports when the caches are filled, whether this replica leads or not.
 type readiness struct {
 	cache  cache.Cache
+	kinds  *newerKinds
 	filled atomic.Bool
 }
 
@@ -155,7 +160,11 @@ func (*readiness) NeedLeaderElection() bool { return false }
 
 // Start waits until the caches are filled.
 func (r *readiness) Start(ctx context.Context) error {
-	for _, kind := range []client.Object{&kvasirv1alpha1.InferencePool{}, &kvasirv1alpha1.PickerFleet{}, &kvasirv1alpha1.RoutingPolicy{}, &corev1.Pod{}} {
+	kinds := []client.Object{&kvasirv1alpha1.InferencePool{}, &kvasirv1alpha1.RoutingPolicy{}, &corev1.Pod{}}
+	if !r.kinds.absent[kvasirv1alpha1.KindPickerFleet] {
+		kinds = append(kinds, &kvasirv1alpha1.PickerFleet{})
+	}
+	for _, kind := range kinds {
 		_, err := r.cache.GetInformer(ctx, kind)
 		switch {
 		case ctx.Err() != nil:
@@ -177,15 +186,19 @@ func (r *readiness) check(*http.Request) error {
 
 // run acts until ctx ends. A replica that leads gives up the Lease then, so that another leads at once.
 func run(ctx context.Context, o *options, config *rest.Config, log logr.Logger) error {
-	mgr, err := newManager(ctx, o, config, log)
+	mgr, kinds, err := newManager(ctx, o, config, log)
 	if err != nil {
 		return err
 	}
-	if err := addControllers(mgr, o); err != nil {
+	if err := addControllers(mgr, o, kinds); err != nil {
 		return err
 	}
 	log.Info("Starting", "version", version.Get().String())
-	if err := mgr.Start(ctx); err != nil {
+	switch err := mgr.Start(ctx); {
+	case errors.Is(err, errNewKind):
+		log.Info("Stopped, to be started again", "reason", err.Error())
+		return nil
+	case err != nil:
 		return fmt.Errorf("running: %w", err)
 	}
 	log.Info("Stopped")

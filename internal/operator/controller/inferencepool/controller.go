@@ -91,6 +91,8 @@ type Reconciler struct {
 	ReporterImage, ReporterLogLevel, Version string
 	// NodeSignals is whether nodes can be read.
 	NodeSignals bool
+	// WithoutFleets is whether no fleets are watched, because their kind is not defined.
+	WithoutFleets bool
 	// Others finds the pools of other installations; nil for none.
 	Others *Others
 	// Namespaces that the operator watches; none for all.

@@ -36,7 +36,6 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.behindGateways), builder.WithPredicates(gatewayPods)).
 		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.PickerFleet{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&appsv1.Deployment{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet)).
 		Owns(&appsv1.Deployment{}).
 		Owns(&appsv1.ControllerRevision{}).
@@ -48,6 +47,9 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&networkingv1.NetworkPolicy{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
+	if !r.WithoutFleets {
+		b = b.Watches(&v1alpha1.PickerFleet{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	}
 	if r.NodeSignals {
 		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.poolsOn), builder.WithPredicates(nodeChanges))
 	}
