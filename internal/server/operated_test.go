@@ -57,6 +57,10 @@ var unset = map[string]string{
 	"peers":                   "replicas are found by --peers-service",
 	"peers-secret-file":       "replicas know each other by certificates",
 	"hub-token-file":          "pools name the Secret of their token (tokenizer.hub.tokenSecretRef)",
+	"proxy-cert":              "pools have no field for it",
+	"proxy-key":               "as proxy-cert",
+	"proxy-client-ca":         "as proxy-cert",
+	"proxy-client-certs":      "as proxy-cert",
 	"name":                    "is the name of the picker's pod",
 }
 
