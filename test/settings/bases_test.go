@@ -59,6 +59,7 @@ picker:
   pod: {labels: {a: b}, annotations: {a: b}, nodeSelector: {a: b}}
   island: here
   tracing: {endpoint: "http://c:4317", protocol: GRPC, samplePercent: 100, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}
+  proxyTLS: {secretRef: {name: t}, clientCASecretRef: {name: key, key: token}, clientCertificates: Optional}
   decisionLog: {size: 256Mi}
   usageRecords: {file: {size: 256Mi}}
 gateway: {mode: Auto, parentRefs: [{name: g}], hostnames: [a.b], requestTimeout: Limited, requestTimeoutSeconds: 600, trafficPolicies: Managed}

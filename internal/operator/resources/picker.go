@@ -25,6 +25,8 @@ const (
 	usageDir      = "/var/lib/kvasir/usage"
 	hubDir        = "/var/lib/kvasir/hub"
 	tracingCADir  = "/etc/kvasir/tracing-ca"
+	proxyTLSDir   = "/etc/kvasir/proxy-tls"
+	clientCADir   = "/etc/kvasir/client-ca"
 	tokenDir      = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
@@ -156,7 +158,7 @@ func (b *builder) pickerContainer() corev1.Container {
 		},
 	}
 	if b.proxies() {
-		c.Ports = append([]corev1.ContainerPort{{Name: "http", ContainerPort: ProxyPort, Protocol: corev1.ProtocolTCP}}, c.Ports...)
+		c.Ports = append([]corev1.ContainerPort{{Name: b.proxyPort().name, ContainerPort: ProxyPort, Protocol: corev1.ProtocolTCP}}, c.Ports...)
 	}
 	for _, port := range b.listenPorts() {
 		c.Ports = append(c.Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.Port, Protocol: corev1.ProtocolTCP})
@@ -173,7 +175,8 @@ func (b *builder) pickerContainer() corev1.Container {
 }
 
 var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewayTLSDir, "model": modelDir, "decisions": decisionsDir,
-	"usage": usageDir, "hub": hubDir, "tracing-ca": tracingCADir}
+	"usage": usageDir, "hub": hubDir, "tracing-ca": tracingCADir,
+	"proxy-tls": proxyTLSDir, "client-ca": clientCADir}
 
 // volumes of a picker. Roots and keys of engines are not mounted: the picker reads their Secrets, so that a change is
 // applied within seconds.
@@ -209,6 +212,7 @@ func (b *builder) volumes() []corev1.Volume {
 			Secret: &corev1.SecretVolumeSource{SecretName: secret},
 		}})
 	}
+	volumes = append(volumes, b.proxyTLSVolumes()...)
 	if v := b.pool.Spec.Model.Tokenizer.Volume; v != nil {
 		switch {
 		case v.PersistentVolumeClaim.Name != "":
@@ -266,6 +270,7 @@ func (b *builder) args() []string {
 	} else {
 		args = append(args, "--proxy-address=")
 	}
+	args = append(args, b.proxyTLSArgs()...)
 	switch b.pool.Spec.Picker.TLS.Type {
 	case v1alpha1.TLSPlaintext:
 		args = append(args, "--ext-proc-plaintext")

@@ -47,7 +47,8 @@ func (b *builder) service() *corev1.Service {
 		s.Spec.Ports = append(s.Spec.Ports, servicePort("tcp-"+port.Name, port.Port, port.Name, protocolTCP))
 	}
 	if b.proxies() {
-		s.Spec.Ports = append([]corev1.ServicePort{servicePort("http", ServicePort, "http", protocolHTTP)}, s.Spec.Ports...)
+		proxy := b.proxyPort()
+		s.Spec.Ports = append([]corev1.ServicePort{servicePort(proxy.name, proxy.number, proxy.name, proxy.protocol)}, s.Spec.Ports...)
 	}
 	return s
 }
