@@ -99,7 +99,8 @@ func (b *bench) run(out, only string) error {
 		name    string
 		measure func() error
 	}{
-		{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"secured", b.secured}, {"idle", b.idle}, {"costs", b.costs},
+		{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"secured", b.secured},
+		{"idle", b.idle}, {"costs", b.costs},
 		{"envoy", b.throughEnvoy},
 	} {
 		if only != "" && only != m.name || only == "" && m.name == "envoy" && b.envoy == "" {

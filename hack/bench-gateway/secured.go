@@ -42,7 +42,8 @@ func (b *bench) secured() error {
 			}
 		}
 	}
-	b.record(row{Row: "proxy over TLS, 1 KB request and answer", Value: beside["tlsUs"] / beside["plainUs"], Unit: "x the CPU without TLS", Beside: beside})
+	b.record(row{Row: "proxy over TLS, 1 KB request and answer", Value: beside["tlsUs"] / beside["plainUs"],
+		Unit: "x the CPU without TLS", Beside: beside})
 	return nil
 }
 

@@ -227,7 +227,8 @@ func (a *app) live(list *config.List) api.Live {
 	for i := range facts {
 		facts[i].Shares = a.picker.Sharing(facts[i].Stats.Namespace + "/" + facts[i].Stats.Pool)
 	}
-	a.lastLive = dashboard.Live(a.name, now, a.started, a.ready.status(), append(a.proxyTLS.problems(), list.Problems...), dashboard.Pools(facts, a.recent))
+	problems := append(a.proxyTLS.problems(), list.Problems...)
+	a.lastLive = dashboard.Live(a.name, now, a.started, a.ready.status(), problems, dashboard.Pools(facts, a.recent))
 	return a.lastLive
 }
 

@@ -101,6 +101,7 @@ func (p *proxyTLS) metrics() func() metrics.TLS {
 	return func() metrics.TLS {
 		state := p.server.State()
 		done, failed := p.handshakes.Counts()
-		return metrics.TLS{Handshakes: done, FailedHandshakes: failed, NotAfter: state.NotAfter, Failures: state.Failures, Failing: state.Err != ""}
+		return metrics.TLS{Handshakes: done, FailedHandshakes: failed,
+			NotAfter: state.NotAfter, Failures: state.Failures, Failing: state.Err != ""}
 	}
 }

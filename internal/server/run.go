@@ -180,7 +180,8 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	log.Info("Serving", "proxy", addressOf(l.proxy), "health", l.health.Addr().String(), "metrics", l.metrics.Addr().String(), "tls", a.proxyTLS != nil)
+	log.Info("Serving", "proxy", addressOf(l.proxy), "health", l.health.Addr().String(), "metrics", l.metrics.Addr().String(),
+		"tls", a.proxyTLS != nil)
 	for i, port := range o.gateways.ports {
 		log.Info("Serving gateways", "address", l.gateways[i].Addr().String(), "pool", cmp.Or(port.pool, "all"), "tls", gatewayTLS != nil)
 	}

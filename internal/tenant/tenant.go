@@ -68,7 +68,8 @@ type Entry struct {
 //
 //	{"class": "gold", "sha256": ["9f86d081...", ...], "certificates": ["URI:spiffe://cluster.local/ns/a/sa/b", "DNS:b.example", "CN:b"]}
 //
-// with the hash of each API key in hexadecimal, and the names of its certificates. All fields can be absent. Errors do not repeat the value.
+// with the hash of each API key in hexadecimal, and the names of its certificates. All fields can be absent. Errors do not repeat the
+// value.
 func Parse(name string, value []byte) (Entry, error) {
 	if name == "" || len(name) > MaxName {
 		return Entry{}, fmt.Errorf("a tenant's name has 1 to %d bytes", MaxName)

@@ -1,6 +1,7 @@
 package accept
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -12,8 +13,8 @@ import (
 // of headers: all connections of an address together can begin 512 a second.
 const handshakeFields = 64
 
-// SecureCost is what TLS takes of a connection besides Cost, in bytes: its keys, the client's certificates, and the buffer of a record, which
-// stays as large as the largest record was.
+// SecureCost is what TLS takes of a connection besides Cost, in bytes: its keys, the client's certificates, and the buffer of a record,
+// which stays as large as the largest record was.
 const SecureCost = 32 << 10
 
 // closeWithin is how long the end of a connection can wait until the client has room for the message that says so.
@@ -112,7 +113,7 @@ func (c *Conn) handshake() error {
 	if h.Timeout > 0 {
 		_ = c.wire.SetWriteDeadline(time.Now().Add(h.Timeout))
 	}
-	err := secured.Handshake()
+	err := secured.HandshakeContext(context.Background()) // deadlines bound it
 	c.wire.shaken = true
 	c.account.Put(c.wire.taken)
 	if err == nil {
@@ -125,7 +126,7 @@ func (c *Conn) handshake() error {
 	h.failed.Add(1)
 	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) && plain.Conn != nil && looksLikeHTTP(plain.RecordHeader) {
 		err = errors.New("the client does not speak TLS")
-		_, _ = c.wire.Conn.Write([]byte(plainAnswer))
+		_, _ = c.wire.Write([]byte(plainAnswer))
 		closeWrite(c.wire.Conn)
 	}
 	if h.Failed != nil {

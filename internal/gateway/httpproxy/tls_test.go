@@ -182,14 +182,16 @@ func TestStalledHandshakesEnd(t *testing.T) {
 			if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("the connection stays")
 			}
-			await(t, "the failure is counted", s.reasons)
+			if err := await(t, "the failure is counted", s.reasons); err == nil {
+				t.Error("a failure without a reason")
+			}
 		})
 	}
 }
 
 // TestHalfOpenHandshakesAreBounded in number and memory, and give way to clients that speak.
 func TestHalfOpenHandshakesAreBounded(t *testing.T) {
-	const most, clients = 64, 2000
+	const most, clients = 64, 8000 // descriptors of a test have a limit
 	room := budget.New(1<<30, time.Now)
 	port := new(overload.Port)
 	s := overTLS(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }, nil, false,
