@@ -159,12 +159,12 @@ type Priority struct {
 
 // Tenants define how the tenant of a request is found, and the limits of each tenant.
 //
-// +kubebuilder:validation:XValidation:rule="self.identification != 'APIKey' || (has(self.secretRefs) && size(self.secretRefs) > 0)",message="identification APIKey needs secretRefs"
+// +kubebuilder:validation:XValidation:rule="self.identification == 'Header' || (has(self.secretRefs) && size(self.secretRefs) > 0)",message="identification APIKey and ClientCertificate need secretRefs"
 // +kubebuilder:validation:XValidation:rule="self.identification == 'Header' || !has(self.headerName)",message="headerName is only for identification Header"
 // +kubebuilder:validation:XValidation:rule="self.classes.exists(c, c.name == self.defaultClass)",message="defaultClass must name one of classes"
 type Tenants struct {
-	// identification of a tenant: by the API key in Authorization: Bearer, or by a header that an authenticating
-	// gateway sets.
+	// identification of a tenant: by the API key in Authorization: Bearer, by a header that an authenticating
+	// gateway sets, or by the certificate that a client of the pickers' proxy shows (picker.proxyTLS.clientCASecretRef).
 	// +required
 	Identification TenantIdentification `json:"identification,omitempty"`
 	// headerName of that header; only with identification Header. Absent, x-gateway-inference-fairness-id.
@@ -177,7 +177,7 @@ type Tenants struct {
 	// +kubebuilder:default=Reject
 	// +optional
 	Unknown UnknownTenant `json:"unknown,omitempty"`
-	// secretRefs name the Secrets that hold the tenants, at most 16; needed for APIKey.
+	// secretRefs name the Secrets that hold the tenants, at most 16; needed for APIKey and ClientCertificate.
 	// +kubebuilder:validation:MinItems=0
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
@@ -218,13 +218,14 @@ const (
 
 // TenantIdentification defines how a tenant is known.
 //
-// +kubebuilder:validation:Enum=APIKey;Header
+// +kubebuilder:validation:Enum=APIKey;Header;ClientCertificate
 type TenantIdentification string
 
 // The ways to know a tenant.
 const (
-	IdentifyByAPIKey TenantIdentification = "APIKey"
-	IdentifyByHeader TenantIdentification = "Header"
+	IdentifyByAPIKey      TenantIdentification = "APIKey"
+	IdentifyByHeader      TenantIdentification = "Header"
+	IdentifyByCertificate TenantIdentification = "ClientCertificate"
 )
 
 // UnknownTenant defines what happens to requests of no known tenant.

@@ -12,7 +12,8 @@ import (
 // +kubebuilder:validation:XValidation:rule="has(self.external) == (self.mode == 'External')",message="external is required when mode is External, and only then"
 // +kubebuilder:validation:XValidation:rule="!has(self.fleetRef) || self.mode == 'Fleet'",message="fleetRef is only for mode Fleet"
 // +kubebuilder:validation:XValidation:rule="!has(self.fleetRef) || size(self.fleetRef.name) <= 45 && self.fleetRef.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="fleetRef.name must be the name of a PickerFleet: a DNS label that starts with a letter, at most 45 characters"
-// +kubebuilder:validation:XValidation:rule="self.mode == 'Managed' || (!has(self.island) && !has(self.tracing) && !has(self.compatibilityMetrics) && !has(self.profiling) && !has(self.decisionLog) && !has(self.usageRecords))",message="island, tracing, compatibilityMetrics, profiling, decisionLog and usageRecords configure managed pickers; external pickers have flags for them, and fleets have fields"
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Managed' || (!has(self.island) && !has(self.tracing) && !has(self.compatibilityMetrics) && !has(self.profiling) && !has(self.decisionLog) && !has(self.usageRecords) && !has(self.proxyTLS))",message="island, tracing, compatibilityMetrics, profiling, decisionLog, usageRecords and proxyTLS configure managed pickers; external pickers have flags for them, and fleets have fields"
+// +kubebuilder:validation:XValidation:rule="!has(self.proxyTLS) || self.proxy == 'Enabled'",message="proxyTLS needs the proxy"
 type Picker struct {
 	// mode Managed runs a Deployment of pickers for the pool alone; Fleet leaves the pool to a PickerFleet, which serves many;
 	// External uses a Service that somebody else runs.
@@ -67,6 +68,9 @@ type PickerSettings struct {
 	// +kubebuilder:default={type: SelfSigned}
 	// +optional
 	TLS PickerTLS `json:"tls,omitzero"`
+	// proxyTLS serves the clients of the proxy over TLS. Absent, they are served without.
+	// +optional
+	ProxyTLS ProxyTLS `json:"proxyTLS,omitzero"`
 	// networkPolicy controls whether a NetworkPolicy for the pickers is made. With None, none is made for the engines
 	// either, unless engine.networkPolicy is set.
 	// +kubebuilder:default=Managed
@@ -231,6 +235,35 @@ type PickerTLS struct {
 	// +optional
 	IssuerRef IssuerRef `json:"issuerRef,omitzero"`
 }
+
+// ProxyTLS is TLS for the clients of the pickers' proxy: TLS 1.2 or newer, with HTTP/2 and HTTP/1.1.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.clientCertificates) || has(self.clientCASecretRef)",message="clientCertificates needs clientCASecretRef"
+type ProxyTLS struct {
+	// secretRef names the Secret of type kubernetes.io/tls with the certificate, such as one that cert-manager keeps. Pickers
+	// read it again when it changes. While it does not exist, pickers run and refuse clients.
+	// +required
+	SecretRef LocalName `json:"secretRef,omitzero"`
+	// clientCASecretRef is the entry with the CA certificates, in PEM, that sign clients' certificates. Absent, clients are not
+	// asked for one.
+	// +optional
+	ClientCASecretRef SecretKey `json:"clientCASecretRef,omitzero"`
+	// clientCertificates are Required of each client, or Optional: clients without one are served, too. Absent, Required; only
+	// with clientCASecretRef.
+	// +optional
+	ClientCertificates ClientCertificates `json:"clientCertificates,omitempty"`
+}
+
+// ClientCertificates selects which clients must show a certificate.
+//
+// +kubebuilder:validation:Enum=Required;Optional
+type ClientCertificates string
+
+// The uses of clients' certificates.
+const (
+	ClientCertificatesRequired ClientCertificates = "Required"
+	ClientCertificatesOptional ClientCertificates = "Optional"
+)
 
 // TLSType names a source of certificates.
 //

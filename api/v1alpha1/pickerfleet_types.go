@@ -39,6 +39,8 @@ type PickerFleetList struct {
 }
 
 // PickerFleetSpec describes the pickers of a fleet.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.proxyTLS) || self.proxy == 'Enabled'",message="proxyTLS needs the proxy"
 type PickerFleetSpec struct {
 	PickerSettings `json:",inline"`
 }

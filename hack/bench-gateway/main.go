@@ -57,7 +57,7 @@ func main() {
 	envoy := flag.String("envoy", "", "`program` for the rows through Envoy; empty leaves them out")
 	out := flag.String("out", "out/bench/gateway.jsonl", "`file` to write to")
 	profile := flag.String("profile", "", "`file` for a CPU profile of the picker under the first row; a directory for costs and envoy, which profile each row")
-	only := flag.String("only", "", "measure only these: prompts, events, open, proxied, idle, costs or envoy")
+	only := flag.String("only", "", "measure only these: prompts, events, open, proxied, secured, idle, costs or envoy")
 	beside := flag.String("beside", "", "further builds of this program and the picker to measure costs and idle of: `directories`, with commas between")
 	rows := flag.String("rows", "", "of envoy, measure only the rows whose name has this `text`")
 	length := flag.Duration("time", 5*time.Second, "how long each row takes")
@@ -99,7 +99,8 @@ func (b *bench) run(out, only string) error {
 		name    string
 		measure func() error
 	}{
-		{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"idle", b.idle}, {"costs", b.costs},
+		{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"secured", b.secured},
+		{"idle", b.idle}, {"costs", b.costs},
 		{"envoy", b.throughEnvoy},
 	} {
 		if only != "" && only != m.name || only == "" && m.name == "envoy" && b.envoy == "" {

@@ -28,6 +28,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	limits "github.com/kvasir-dev/kvasir/internal/gateway/accept"
 	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
@@ -57,7 +58,7 @@ func serve(enginePort string) error {
 	if err := warm(p, prompter); err != nil {
 		return err
 	}
-	var all [4]net.Listener
+	var all [5]net.Listener
 	for i := range all {
 		if all[i], err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"); err != nil {
 			return err
@@ -69,12 +70,15 @@ func serve(enginePort string) error {
 	}
 	gateways := extproc.New(extproc.Options{Picker: p, Log: logr.Discard()})
 	proxy := httpproxy.New(httpproxy.Options{Picker: p, Log: logr.Discard()})
-	fmt.Println(all[0].Addr(), all[1].Addr(), all[2].Addr(), all[3].Addr())
-	failed := make(chan error, 4)
+	fmt.Println(all[0].Addr(), all[1].Addr(), all[2].Addr(), all[3].Addr(), all[4].Addr())
+	failed := make(chan error, 5)
 	ctx := context.Background()
 	go func() { failed <- gateways.Serve(ctx, all[0], extproc.ServeOptions{TLS: config}) }()
 	go func() { failed <- gateways.Serve(ctx, all[1], extproc.ServeOptions{}) }()
 	go func() { failed <- httpproxy.Serve(ctx, all[2], proxy, httpproxy.ServeOptions{}) }()
+	forClients := &limits.Handshakes{Config: config.Clone()}
+	forClients.Config.NextProtos = []string{"h2", "http/1.1"}
+	go func() { failed <- httpproxy.Serve(ctx, all[4], proxy, httpproxy.ServeOptions{TLS: forClients}) }()
 	go func() {
 		http.DefaultServeMux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 			debug.FreeOSMemory()

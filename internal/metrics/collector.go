@@ -50,6 +50,8 @@ type Sources struct {
 	Memory func() budget.Stats
 	// Overload is (*overload.Manager).State.
 	Overload func() overload.State
+	// TLS is that of the proxy's clients; nil without.
+	TLS func() TLS
 }
 
 // Collector emits what the sources report at the moment of a scrape.
@@ -235,6 +237,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	describe(out, gatewaySeries)
 	describe(out, shadowSeries)
 	describe(out, peerSeries)
+	describe(out, tlsSeries)
 }
 
 func describe[S any](out chan<- *prometheus.Desc, all []series[S]) {
@@ -296,6 +299,10 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if c.sources.Overload != nil {
 		s := c.sources.Overload()
 		collectOverload(out, &s)
+	}
+	if c.sources.TLS != nil {
+		s := c.sources.TLS()
+		collect(out, tlsSeries, &s)
 	}
 	collectRecords(out, usageRecords, c.sources.Usage)
 	collectRecords(out, decisionRecords, c.sources.Decisions)

@@ -136,6 +136,9 @@ func sources() Sources {
 			return overload.State{Pressure: [overload.NumResources]float64{0.9}, Active: [overload.NumActions]bool{true}, Refused: [overload.NumActions]uint64{3},
 				Ports: []overload.PortState{{Name: "gateways", Shed: 5, TurnedAway: 2, Full: true}}}
 		},
+		TLS: func() TLS {
+			return TLS{Handshakes: 9, FailedHandshakes: 4, NotAfter: time.Unix(1700000000, 0), Failures: 1, Failing: true}
+		},
 		Decisions: func() *Records { return &Records{Written: 40, Dropped: 2} },
 		Usage:     func() *Records { return &Records{Written: 70, Dropped: 3} },
 		EventRoom: budget.NewRoom(1 << 20),

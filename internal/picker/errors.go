@@ -106,11 +106,18 @@ func hookFailed() *Error {
 		Message: "A step of the policy could not be taken for this request, and the policy refuses such requests."}
 }
 
-func unknownTenant(header string) *Error {
-	message := "The API key is missing or not known."
-	if header != "" {
-		message = "The request names no tenant that is known."
+// unknown is the error for a client that is no tenant.
+func (t *TenantsSpec) unknown() *Error {
+	switch {
+	case t.Certificate:
+		return unknownTenant("The client's certificate is missing or not known.")
+	case t.Header != "":
+		return unknownTenant("The request names no tenant that is known.")
 	}
+	return unknownTenant("The API key is missing or not known.")
+}
+
+func unknownTenant(message string) *Error {
 	return &Error{Status: 401, Type: "invalid_request_error", Code: codeUnknownTenant, Message: message}
 }
 

@@ -52,6 +52,8 @@ type Priority struct {
 type TenantsSpec struct {
 	// Header that an authenticating gateway names the tenant in, lower case; empty: tenants show an API key.
 	Header string
+	// Certificate: the client's certificate names the tenant, and neither a header nor a key does.
+	Certificate bool
 	// Known tenants. With a header and without any, every name is known.
 	Known *tenant.Directory
 	// Reject requests of no known tenant; otherwise they are of the default class.
@@ -81,9 +83,12 @@ func (t *TenantsSpec) identify(header func(string) string) (name string, class *
 	}
 	var entry *tenant.Entry
 	var known bool
-	if t.Header == "" {
+	switch {
+	case t.Certificate:
+		entry, known = t.Known.ByCertificate(HeaderOf(header, CertificateHeader))
+	case t.Header == "":
 		entry, known = t.Known.ByKey(keyOf(header))
-	} else {
+	default:
 		name = HeaderOf(header, t.Header)
 		if len(name) > tenant.MaxName {
 			name = ""
@@ -95,15 +100,22 @@ func (t *TenantsSpec) identify(header func(string) string) (name string, class *
 	}
 	if !known {
 		if t.Reject {
-			return "", nil, unknownTenant(t.Header)
+			return "", nil, t.unknown()
 		}
 		return name, t.Default, nil
 	}
 	return entry.Name, t.classOf(entry.Name), nil
 }
 
+// CertificateHeader is the name under which a server passes the name of the client's certificate, as certs.NameOf makes it. No message
+// can have a header of this name, so that clients cannot set it.
+const CertificateHeader = ":client-certificate"
+
 // APIKeyHeader is where clients of the Anthropic API show their key, in lower case.
 const APIKeyHeader = "x-api-key"
+
+// byKey reports whether tenants show keys of Kvasir.
+func (t *TenantsSpec) byKey() bool { return t != nil && t.Header == "" && !t.Certificate }
 
 // keyOf is the key that a client shows: as clients of the OpenAI API do, or else as those of the Anthropic API.
 func keyOf(header func(string) string) string {
@@ -196,7 +208,7 @@ func (s *Spec) Authorization() (value string, own bool) {
 		return "", true
 	case s.EngineAPIKey != "":
 		return "Bearer " + s.EngineAPIKey, false
-	case s.Policy.Admission.Tenants != nil && s.Policy.Admission.Tenants.Header == "":
+	case s.Policy.Admission.Tenants.byKey():
 		return "", false
 	}
 	return "", true
@@ -210,7 +222,7 @@ func (s *Spec) checkKey(header func(string) string) error {
 	}
 	shown := sha256.Sum256([]byte(tenant.Bearer(HeaderOf(header, "authorization"))))
 	if want := sha256.Sum256([]byte(s.EngineAPIKey)); subtle.ConstantTimeCompare(shown[:], want[:]) == 0 {
-		return unknownTenant("")
+		return unknownTenant("The API key is missing or not known.")
 	}
 	return nil
 }

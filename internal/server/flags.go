@@ -24,6 +24,7 @@ type options struct {
 	source sourceOptions
 
 	proxyAddress, healthAddress, metricsAddress string
+	proxyTLS                                    proxyTLSOptions
 	gateways                                    gatewayOptions
 
 	// eventsAddress is where the publishers of pools whose engines dial the picker connect.
@@ -60,7 +61,7 @@ var described = flags.Program{
 	Groups: []flags.Group{
 		{Title: "What is served", Prefixes: []string{
 			"engines", "model", "standalone", "validate", "pool", "fleet", "gateway-pool", "kubeconfig", "key-file", "island"}},
-		{Title: "Addresses", Prefixes: []string{"proxy-address", "health-address", "metrics-", "events-address"}},
+		{Title: "Addresses", Prefixes: []string{"proxy-", "health-address", "metrics-", "events-address"}},
 		{Title: "Logs and traces", Prefixes: []string{"log-", "decision-log", "usage-log", "tracing-", "pprof", "compat-metrics"}},
 		{Title: "Model hub", Prefixes: []string{"hub-"}},
 		{Title: "Start and end", Prefixes: []string{"lame-duck", "drain-timeout", "version"}},
@@ -90,6 +91,7 @@ func (o *options) flags(f *flag.FlagSet) (level *string) {
 	o.source.flags(f)
 	f.BoolVar(&o.validate, "validate", false, "check the objects of --standalone or --engines and exit: 0 if all of them would be applied, 1 with a line for each problem")
 	f.StringVar(&o.proxyAddress, "proxy-address", ":8080", "`address` where requests are served; empty for none"+loopback)
+	o.proxyTLS.flags(f)
 	g := &o.gateways
 	f.StringVar(&g.address, "ext-proc-address", ":9002", "`address` of the endpoint picker for gateways; the model of a request selects the pool; empty for none"+loopback)
 	f.Func("ext-proc", "serve gateways for one pool at an address of its own, as `NAMESPACE/POOL=ADDRESS`; can be repeated", g.add)
@@ -171,6 +173,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return errors.New("--validate needs --standalone or --engines: a cluster checks its objects when they are applied")
 	}
 	if err := o.operator.check(); err != nil {
+		return err
+	}
+	if err := o.proxyTLS.check(); err != nil {
 		return err
 	}
 	if err := o.gateways.check(); err != nil {

@@ -232,7 +232,8 @@ func (a *app) live(list *config.List) api.Live {
 	for i := range facts {
 		facts[i].Shares = a.picker.Sharing(facts[i].Stats.Namespace + "/" + facts[i].Stats.Pool)
 	}
-	a.lastLive = dashboard.Live(a.name, now, a.started, a.ready.status(), list.Problems, dashboard.Pools(facts, a.recent))
+	problems := append(a.proxyTLS.problems(), list.Problems...)
+	a.lastLive = dashboard.Live(a.name, now, a.started, a.ready.status(), problems, dashboard.Pools(facts, a.recent))
 	return a.lastLive
 }
 
@@ -294,7 +295,7 @@ func (a *app) collectors() []prometheus.Collector {
 		Reports: a.reported, RefusedReports: a.refusedReports,
 		Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers, EventRoom: a.dialIn.room,
 		Peers: a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Usage: a.usageStats, Memory: a.budget.Stats,
-		Overload: a.overload.State,
+		Overload: a.overload.State, TLS: a.proxyTLS.metrics(),
 	})}
 	if a.compat != nil {
 		all = append(all, a.compat)

@@ -27,6 +27,10 @@ var operated = map[string]string{
 	"island":             "placement: {islands: [{name: here}]}\npicker: {island: here}",
 	"model-root":         "model: {name: m, tokenizer: {type: Volume, volume: {persistentVolumeClaim: {name: c}}}}",
 	"pprof":              "picker: {profiling: Enabled}",
+	"proxy-cert":         "picker: {proxyTLS: {secretRef: {name: s}}}",
+	"proxy-key":          "picker: {proxyTLS: {secretRef: {name: s}}}",
+	"proxy-client-ca":    "picker: {proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: ca.crt}}}",
+	"proxy-client-certs": "picker: {proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: ca.crt}, clientCertificates: Optional}}",
 	"tracing-endpoint":   "picker: {tracing: {endpoint: 'http://c:4317'}}",
 	"usage-log":          "picker: {usageRecords: {file: {}}}",
 	"usage-log-bytes":    "picker: {usageRecords: {file: {size: 1Gi}}}",
@@ -184,6 +188,13 @@ picker: {island: here, maxRequestBody: 512Mi, decisionLog: {size: 40Mi}, usageRe
 	}
 	if o := options("engine: {ports: {events: 6000}, events: {source: Listen}}\npicker: {replicas: 1}"); o.eventsAddress != ":6000" {
 		t.Errorf("engines connect to %q, want the port of the pool", o.eventsAddress)
+	}
+	secure := options(`picker: {proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: authorities}}}`).proxyTLS
+	if f := secure.files; f.Cert == "" || f.Key == "" || f.CA == "" || secure.clients != clientsRequired {
+		t.Errorf("TLS for clients %+v", secure)
+	}
+	if o := options(""); o.proxyTLS.files.Cert != "" {
+		t.Errorf("a pool with all defaults has TLS for clients: %+v", o.proxyTLS)
 	}
 	if o := options(""); o.decisions.Dir == "" || o.pprof || o.gateways.compat || o.tracing.endpoint != "" || o.usage.Dir != "" || o.island != "" {
 		t.Errorf("a pool with all defaults has %+v", o)

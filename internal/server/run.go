@@ -106,6 +106,7 @@ type serving struct {
 	budget   *budget.Budget // of everything that clients make the picker hold
 	overload *overload.Manager
 	proxy    *httpproxy.Proxy
+	proxyTLS *proxyTLS         // nil without TLS
 	gateways []*extproc.Server // one per port
 	ready    *readiness
 	// informed is closed by inform, at the latest when the first objects have been applied.
@@ -167,6 +168,9 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if metricsTLS != nil {
 		l.metrics = tls.NewListener(l.metrics, metricsTLS)
 	}
+	if a.proxyTLS, err = newProxyTLS(o, log.WithName("http")); err != nil {
+		return err
+	}
 	a.newGateways(&o.gateways)
 	gatewayTLS, err := o.gateways.serveTLS()
 	if err != nil {
@@ -176,7 +180,8 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	log.Info("Serving", "proxy", addressOf(l.proxy), "health", l.health.Addr().String(), "metrics", l.metrics.Addr().String())
+	log.Info("Serving", "proxy", addressOf(l.proxy), "health", l.health.Addr().String(), "metrics", l.metrics.Addr().String(),
+		"tls", a.proxyTLS != nil)
 	for i, port := range o.gateways.ports {
 		log.Info("Serving gateways", "address", l.gateways[i].Addr().String(), "pool", cmp.Or(port.pool, "all"), "tls", gatewayTLS != nil)
 	}
@@ -258,7 +263,7 @@ func (a *app) serve(ctx context.Context, l *listeners, gatewayTLS *tls.Config, o
 	if l.proxy != nil {
 		group.Go(func() error {
 			return httpproxy.Serve(ctx, l.proxy, a.proxy, httpproxy.ServeOptions{Grace: o.drainTimeout, MaxConnections: a.plan.connections,
-				Budget: a.budget, Overload: a.overload, Port: a.overload.Port("proxy"), Log: a.log.WithName("http")})
+				Budget: a.budget, Overload: a.overload, Port: a.overload.Port("proxy"), TLS: a.proxyTLS.of(), Log: a.log.WithName("http")})
 		})
 	}
 	for i := range l.gateways {

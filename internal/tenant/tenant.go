@@ -19,8 +19,8 @@ import (
 const (
 	// MaxName is the longest name of a tenant, in bytes.
 	MaxName = 253
-	// maxKeys is the most API keys of one tenant.
-	maxKeys = 64
+	// maxKeys is the most API keys of one tenant, and the most names of its certificates, of maxCertificate bytes each.
+	maxKeys, maxCertificate = 64, 2048
 )
 
 // Class is what each of its tenants is allowed to use. Zero limits are no limits.
@@ -60,14 +60,16 @@ type Entry struct {
 	// Class is the name of its class; empty for the default.
 	Class string
 
-	keys [][sha256.Size]byte
+	keys         [][sha256.Size]byte
+	certificates []string
 }
 
 // Parse reads one entry of a Secret: its key is the tenant's name, its value is
 //
-//	{"class": "gold", "sha256": ["9f86d081...", ...]}
+//	{"class": "gold", "sha256": ["9f86d081...", ...], "certificates": ["URI:spiffe://cluster.local/ns/a/sa/b", "DNS:b.example", "CN:b"]}
 //
-// with the hash of each API key in hexadecimal. Both fields can be absent. Errors do not repeat the value.
+// with the hash of each API key in hexadecimal, and the names of its certificates. All fields can be absent. Errors do not repeat the
+// value.
 func Parse(name string, value []byte) (Entry, error) {
 	if name == "" || len(name) > MaxName {
 		return Entry{}, fmt.Errorf("a tenant's name has 1 to %d bytes", MaxName)
@@ -75,11 +77,13 @@ func Parse(name string, value []byte) (Entry, error) {
 	var in struct {
 		Class  string   `json:"class"`
 		SHA256 []string `json:"sha256"`
+
+		Certificates []string `json:"certificates"`
 	}
 	decoder := json.NewDecoder(bytes.NewReader(value))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&in); err != nil {
-		return Entry{}, errors.New(`want {"class": NAME, "sha256": [HEX, ...]}`)
+		return Entry{}, errors.New(`want {"class": NAME, "sha256": [HEX, ...], "certificates": [NAME, ...]}`)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return Entry{}, errors.New("unexpected data after the JSON object")
@@ -96,6 +100,19 @@ func Parse(name string, value []byte) (Entry, error) {
 		}
 		e.keys = append(e.keys, key)
 	}
+	if len(in.Certificates) > maxKeys {
+		return Entry{}, fmt.Errorf("%d certificates; a tenant has at most %d", len(in.Certificates), maxKeys)
+	}
+	for i, text := range in.Certificates {
+		kind, name, _ := strings.Cut(text, ":")
+		if kind != "URI" && kind != "DNS" && kind != "CN" || name == "" || len(text) > maxCertificate {
+			return Entry{}, fmt.Errorf("certificates[%d] is not URI:, DNS: or CN: and a name, of at most %d bytes together", i, maxCertificate)
+		}
+		if kind == "DNS" {
+			text = kind + ":" + strings.ToLower(name)
+		}
+		e.certificates = append(e.certificates, text)
+	}
 	return e, nil
 }
 
@@ -103,12 +120,15 @@ func Parse(name string, value []byte) (Entry, error) {
 type Directory struct {
 	names map[string]*Entry
 	keys  map[[sha256.Size]byte]*Entry
+	// certificates are the tenants by the names of their certificates.
+	certificates map[string]*Entry
 }
 
-// NewDirectory makes a directory. Of several entries with one name or key the first counts; conflicts lists the
+// NewDirectory makes a directory. Of several entries with one name, key or certificate the first counts; conflicts lists the
 // others, without their keys.
 func NewDirectory(entries []Entry) (d *Directory, conflicts []string) {
-	d = &Directory{names: make(map[string]*Entry, len(entries)), keys: make(map[[sha256.Size]byte]*Entry, len(entries))}
+	d = &Directory{names: make(map[string]*Entry, len(entries)), keys: make(map[[sha256.Size]byte]*Entry, len(entries)),
+		certificates: map[string]*Entry{}}
 	for i := range entries {
 		e := &entries[i]
 		if _, taken := d.names[e.Name]; taken {
@@ -123,6 +143,13 @@ func NewDirectory(entries []Entry) (d *Directory, conflicts []string) {
 			}
 			d.keys[key] = e
 		}
+		for _, name := range e.certificates {
+			if other, taken := d.certificates[name]; taken {
+				conflicts = append(conflicts, fmt.Sprintf("tenants %s and %s have a certificate in common", other.Name, e.Name))
+				continue
+			}
+			d.certificates[name] = e
+		}
 	}
 	sort.Strings(conflicts)
 	return d, conflicts
@@ -135,6 +162,15 @@ func (d *Directory) ByKey(key string) (*Entry, bool) {
 		return nil, false
 	}
 	e, ok := d.keys[sha256.Sum256([]byte(key))]
+	return e, ok
+}
+
+// ByCertificate finds the tenant of a certificate, by the kind of its name and the name, such as DNS:client.example.com.
+func (d *Directory) ByCertificate(name string) (*Entry, bool) {
+	if d == nil || name == "" {
+		return nil, false
+	}
+	e, ok := d.certificates[name]
 	return e, ok
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -228,4 +229,42 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q became %v", value, e)
 		}
 	})
+}
+
+func TestATenantIsFoundByEachOfItsCertificates(t *testing.T) {
+	a := mustParse(t, "a", `{"certificates":["URI:spiffe://x/a","DNS:A.example","CN:a"]}`)
+	b := mustParse(t, "b", `{"certificates":["DNS:b.example","CN:a"]}`)
+	known, conflicts := NewDirectory([]Entry{a, b})
+	if len(conflicts) != 1 || conflicts[0] != "tenants a and b have a certificate in common" {
+		t.Errorf("conflicts %q", conflicts)
+	}
+	for name, want := range map[string]string{
+		"URI:spiffe://x/a": "a", "DNS:a.example": "a", "CN:a": "a", "DNS:b.example": "b",
+		"": "", "CN:A": "", "DNS:a": "", "URI:spiffe://x/A": "", "a": "",
+	} {
+		if e, ok := known.ByCertificate(name); ok != (want != "") || ok && e.Name != want {
+			t.Errorf("%q is of %+v, want %q", name, e, want)
+		}
+	}
+	if _, ok := (*Directory)(nil).ByCertificate("CN:a"); ok {
+		t.Error("no directory knows a tenant")
+	}
+	for _, wrong := range []string{"", "a", "CN:", "DNS:", "IP:10.0.0.1", "cn:a", "CN:" + strings.Repeat("x", maxCertificate)} {
+		text, err := json.Marshal(map[string][]string{"certificates": {wrong}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Parse("a", text); err == nil {
+			t.Errorf("%.20q is taken", wrong)
+		} else if wrong != "" && len(wrong) > 4 && strings.Contains(err.Error(), wrong) {
+			t.Errorf("the error repeats the value: %v", err)
+		}
+	}
+	many, err := json.Marshal(map[string][]string{"certificates": slices.Repeat([]string{"CN:a"}, maxKeys+1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Parse("a", many); err == nil {
+		t.Error("more than the most are taken")
+	}
 }

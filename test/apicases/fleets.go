@@ -28,6 +28,8 @@ func fleets() Group {
 		"a fleet with records of some size":   {Spec: "usageRecords: {file: {}}"},
 		"a fleet that traces":                 {Spec: "tracing: {endpoint: 'http://collector:4317'}"},
 		"a fleet of an island":                {Spec: "island: here"},
+		"a fleet with TLS for clients":        {Spec: "proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: ca.crt}}"},
+		"a fleet with TLS of no proxy":        {Spec: "proxy: Disabled\nproxyTLS: {secretRef: {name: s}}", Want: "proxyTLS needs the proxy"},
 		"a fleet has no mode":                 {Spec: "mode: Managed", Want: "unknown field"},
 	}}
 }
@@ -41,6 +43,7 @@ func poolsOfFleets() Group {
 		"a pool of a fleet that cannot be":       {Spec: adopted + "picker: {mode: Fleet, fleetRef: {name: a.b}}", Want: "must be the name of a PickerFleet"},
 		"a pool of a fleet and of others":        {Spec: adopted + "picker: {mode: Fleet, external: {serviceName: x}}", Want: "external is required when"},
 		"a pool of a fleet that traces":          {Spec: adopted + "picker: {mode: Fleet, tracing: {endpoint: 'http://c:4317'}}", Want: "fleets have fields"},
+		"a pool of a fleet with TLS of its own":  {Spec: adopted + "picker: {mode: Fleet, proxyTLS: {secretRef: {name: s}}}", Want: "fleets have fields"},
 		"a pool that moves into a fleet":         {Old: adopted, Spec: adopted + "picker: {mode: Fleet}"},
 		"a pool of a fleet that has a directory": {Spec: selector + "model: {name: m, tokenizer: {type: Directory, directory: {path: x}}}\npicker: {mode: Fleet}", Want: "managed pickers lack"},
 	}}

@@ -78,7 +78,10 @@ func admission() Group {
 	of := func(fields string) string { return targets + "admission: {" + fields + "}" }
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
 		"tenants":                           {Spec: of("tenants: {" + tenants + ", classes: [{name: default}]}")},
-		"API keys need Secrets":             {Spec: of("tenants: {identification: APIKey, secretRefs: [], classes: [{name: default}]}"), Want: "needs secretRefs"},
+		"certificates of clients":           {Spec: of("tenants: {identification: ClientCertificate, secretRefs: [{name: s}], classes: [{name: default}]}")},
+		"certificates need Secrets":         {Spec: of("tenants: {identification: ClientCertificate, classes: [{name: default}]}"), Want: "need secretRefs"},
+		"certificates are in no header":     {Spec: of("tenants: {identification: ClientCertificate, headerName: x, secretRefs: [{name: s}], classes: [{name: default}]}"), Want: "headerName is only"},
+		"API keys need Secrets":             {Spec: of("tenants: {identification: APIKey, secretRefs: [], classes: [{name: default}]}"), Want: "need secretRefs"},
 		"a header needs none":               {Spec: of("tenants: {identification: Header, classes: [{name: default}]}")},
 		"a header may have a name":          {Spec: of("tenants: {identification: Header, headerName: x-tenant, classes: [{name: default}]}")},
 		"API keys have no header":           {Spec: of("tenants: {" + tenants + ", headerName: x-tenant, classes: [{name: default}]}"), Want: "headerName is only for"},

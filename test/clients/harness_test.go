@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"flag"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
+	"github.com/kvasir-dev/kvasir/test/certstest"
 	"github.com/kvasir-dev/kvasir/test/envoyfront"
 )
 
@@ -153,10 +155,25 @@ type house struct {
 	url, metrics string
 	extProc      string // address of ext_proc
 	behind       bool   // url is that of an Envoy
+	// ca signs the proxy's certificate, and caFile has its own; nil without TLS.
+	ca     *certstest.CA
+	caFile string
 }
 
 // start builds and starts the picker, in front of two engines and beside a pool without any.
-func start(t *testing.T) *house {
+func start(t *testing.T) *house { return launch(t, new(house)) }
+
+// startOverTLS is start with a proxy that speaks TLS, with a certificate of an authority that no system knows.
+func startOverTLS(t *testing.T) *house {
+	dir := t.TempDir()
+	h := &house{ca: certstest.New(t), caFile: filepath.Join(dir, "ca.crt")}
+	write(t, dir, "ca.crt", string(h.ca.PEM()))
+	cert, key := certstest.Write(t, dir, h.ca.Server())
+	return launch(t, h, "--proxy-cert", cert, "--proxy-key", key)
+}
+
+// launch starts a picker with further arguments.
+func launch(t *testing.T, h *house, args ...string) *house {
 	t.Helper()
 	if !*run {
 		t.Skip("run make test-clients")
@@ -197,12 +214,16 @@ kind: RoutingPolicy
 metadata: {name: empty}
 spec: {targetRefs: [{name: empty}], admission: {holdSeconds: 0}}
 `)
-	h := &house{url: "http://" + free(t), metrics: "http://" + free(t), extProc: free(t)}
+	proxy := free(t)
+	h.url, h.metrics, h.extProc = "http://"+proxy, "http://"+free(t), free(t)
+	if h.ca != nil {
+		h.url = "https://" + strings.Replace(proxy, "127.0.0.1", "localhost", 1)
+	}
 	health := "http://" + free(t)
 	var logs bytes.Buffer
-	cmd := exec.Command(binary, "--standalone", objects, "--proxy-address", strings.TrimPrefix(h.url, "http://"), "--lame-duck", "0s",
+	cmd := exec.Command(binary, append([]string{"--standalone", objects, "--proxy-address", proxy, "--lame-duck", "0s",
 		"--metrics-address", strings.TrimPrefix(h.metrics, "http://"), "--health-address", strings.TrimPrefix(health, "http://"),
-		"--ext-proc-address", h.extProc, "--log-level", "debug")
+		"--ext-proc-address", h.extProc, "--log-level", "debug"}, args...)...)
 	cmd.Stdout, cmd.Stderr = &logs, &logs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -222,6 +243,9 @@ spec: {targetRefs: [{name: empty}], admission: {holdSeconds: 0}}
 func (h *house) ready(t *testing.T, path string) {
 	t.Helper()
 	client := &http.Client{Timeout: patience}
+	if h.ca != nil {
+		client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.ca.Pool()}}
+	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		if r, err := client.Get(h.url + path); err == nil {
 			_ = r.Body.Close()

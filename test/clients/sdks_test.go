@@ -12,6 +12,9 @@ func (h *house) settings() []string {
 	if *engine != "" {
 		env = append(env, "KVASIR_REAL=1")
 	}
+	if h.ca != nil {
+		env = append(env, "SSL_CERT_FILE="+h.caFile, "NODE_EXTRA_CA_CERTS="+h.caFile)
+	}
 	if h.behind {
 		env = append(env, "KVASIR_GATEWAY=1")
 	}
@@ -24,14 +27,31 @@ func TestSDKs(t *testing.T) { start(t).serves(t) }
 // Behind a gateway it is the same.
 func TestSDKsBehindEnvoy(t *testing.T) { start(t).behindEnvoy(t).serves(t) }
 
+// Over TLS with an authority of one's own it is the same, by the variables that docs/tls.md names; so is HTTP/2 for clients that offer it.
+func TestSDKsOverTLS(t *testing.T) {
+	h := startOverTLS(t)
+	h.run(t, "openai", "anthropic", "http2")
+	h.runNode(t)
+}
+
 // serves runs all SDKs.
 func (h *house) serves(t *testing.T) {
-	for _, name := range []string{"openai", "anthropic", "langchain", "litellm"} {
+	h.run(t, "openai", "anthropic", "langchain", "litellm")
+	h.runNode(t)
+}
+
+// run runs scripts in Python.
+func (h *house) run(t *testing.T, names ...string) {
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			python := filepath.Join(environment(t, name), "bin", "python")
 			command(t, h.settings(), python, filepath.Join("scripts", name+"_client.py"))
 		})
 	}
+}
+
+// runNode runs the SDKs for Node.
+func (h *house) runNode(t *testing.T) {
 	t.Run("node", func(t *testing.T) {
 		dir := environment(t, "node")
 		if _, err := exec.LookPath("node"); err != nil {

@@ -97,6 +97,7 @@ func Script(page, name string) (string, error) {
 var Scripts = map[string][]string{
 	"hand":       {"docs/quickstart.md"},
 	"standalone": {"docs/standalone.md"},
+	"tls":        {"docs/tls.md"},
 	"key":        {"docs/admission.md"},
 	"install":    {"README.md", "docs/install.md", "docs/migration.md"},
 	"cluster":    {"docs/quickstart.md", "docs/install.md", "docs/kubectl-kvasir.md", "docs/troubleshooting.md"},

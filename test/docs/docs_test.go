@@ -406,6 +406,7 @@ func TestThePagesWorkAsWritten(t *testing.T) {
 	for name, wants := range map[string][]string{
 		"hand":       {"x-kvasir-endpoint: pod-", `"unit":"seconds"`, `"candidates":[{"pod":"pod-`},
 		"standalone": {"x-kvasir-endpoint: ", "http/1.1 200 ok", "kind: inferencepool"},
+		"tls":        {"http/2 200", `"finish_reason":"length"`},
 		"key":        {"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -469,7 +470,7 @@ func TestErrorsOfPagesAreFound(t *testing.T) {
 // TestCommandsDoNotNeedGNUTools: BSD's sed takes the argument of -i for a suffix, and macOS has services at ports 5000 and 7000.
 func TestCommandsDoNotNeedGNUTools(t *testing.T) {
 	gnu := regexp.MustCompile(`\bsed -i\b|\bgrep -\w*P|\breadlink -f\b|\bdate -d\b|\bxargs -r\b|\bbase64 -w|-port 500|-port 700`)
-	for _, name := range []string{"hand", "standalone", "key"} {
+	for _, name := range []string{"hand", "standalone", "key", "tls"} {
 		for _, page := range docpage.Scripts[name] {
 			text, err := docpage.Script(page, name)
 			if err != nil {

@@ -22,6 +22,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -194,7 +195,7 @@ func (p *pod) volumes(ctx context.Context, o *corev1.Pod) (map[string]string, er
 		dirs[v.Name] = dir
 		switch {
 		case v.Secret != nil:
-			if err := p.secret(ctx, o.Namespace, v.Secret.SecretName, v.Secret.Items, dir); err != nil {
+			if err := p.secret(ctx, o.Namespace, v.Secret.SecretName, v.Secret.Items, ptr.Deref(v.Secret.Optional, false), dir); err != nil {
 				return nil, err
 			}
 		case v.ConfigMap != nil:
@@ -212,10 +213,14 @@ func (p *pod) volumes(ctx context.Context, o *corev1.Pod) (map[string]string, er
 	return dirs, nil
 }
 
-// secret writes a Secret's entries: all of them under their keys, or those that items list under their paths.
-func (p *pod) secret(ctx context.Context, namespace, name string, items []corev1.KeyToPath, dir string) error {
+// secret writes a Secret's entries: all of them under their keys, or those that items list under their paths. One that is optional and does
+// not exist has none; unlike the kubelet, this looks only once.
+func (p *pod) secret(ctx context.Context, namespace, name string, items []corev1.KeyToPath, optional bool, dir string) error {
 	return eventually(ctx, func() error {
 		s, err := p.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if optional && apierrors.IsNotFound(err) {
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("reading Secret %s: %w", name, err)
 		}
@@ -268,7 +273,7 @@ func (p *pod) source(ctx context.Context, o *corev1.Pod, s corev1.VolumeProjecti
 	case s.ConfigMap != nil:
 		return p.configMap(ctx, o.Namespace, s.ConfigMap.Name, dir)
 	case s.Secret != nil:
-		return p.secret(ctx, o.Namespace, s.Secret.Name, s.Secret.Items, dir)
+		return p.secret(ctx, o.Namespace, s.Secret.Name, s.Secret.Items, ptr.Deref(s.Secret.Optional, false), dir)
 	case s.ServiceAccountToken != nil:
 		account := o.Spec.ServiceAccountName
 		if account == "" {

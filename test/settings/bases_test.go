@@ -59,6 +59,7 @@ picker:
   pod: {labels: {a: b}, annotations: {a: b}, nodeSelector: {a: b}}
   island: here
   tracing: {endpoint: "http://c:4317", protocol: GRPC, samplePercent: 100, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}
+  proxyTLS: {secretRef: {name: t}, clientCASecretRef: {name: key, key: token}, clientCertificates: Optional}
   decisionLog: {size: 256Mi}
   usageRecords: {file: {size: 256Mi}}
 gateway: {mode: Auto, parentRefs: [{name: g}], hostnames: [a.b], requestTimeout: Limited, requestTimeoutSeconds: 600, trafficPolicies: Managed}
@@ -181,6 +182,7 @@ island: here
 tracing: {endpoint: "http://c:4317", protocol: GRPC, samplePercent: 100, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}
 decisionLog: {size: 256Mi}
 usageRecords: {file: {size: 256Mi}}
+proxyTLS: {secretRef: {name: t}, clientCASecretRef: {name: key, key: token}, clientCertificates: Optional}
 `
 	certManagerFleet = `tls: {type: CertManager, issuerRef: {kind: Issuer, name: i}}`
 	plainFleet       = `tls: {type: SelfSigned}`

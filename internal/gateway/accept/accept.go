@@ -2,6 +2,7 @@
 package accept
 
 import (
+	"crypto/tls"
 	"maps"
 	"net"
 	"sync"
@@ -34,6 +35,9 @@ type Listener struct {
 	// overloaded reports whether new connections are closed; nil for never. port counts what is closed.
 	overloaded *overload.Manager
 	port       *overload.Port
+	// handshakes and config are those of TLS; nil without.
+	handshakes *Handshakes
+	config     *tls.Config
 
 	// arrivals is how many connections were accepted: the clock by which connections are idle.
 	arrivals atomic.Int64
@@ -131,17 +135,28 @@ func (l *Listener) admit(conn net.Conn) *Conn {
 		closed: make(chan struct{}), pacer: l.pacerOf(owner), all: &l.all}
 	if l.budget != nil {
 		c.account = l.budget.Open(budget.Connections, owner, address, nil)
-		if !c.account.Take(Cost) {
+		if !c.account.Take(l.cost()) {
 			c.account.Close()
 			l.port.TurnAway()
 			return nil
 		}
+	}
+	if l.handshakes != nil {
+		l.secure(c)
 	}
 	c.used.Store(l.arrivals.Add(1))
 	l.conns[c] = struct{}{}
 	n.conns++
 	l.networks[owner] = n
 	return c
+}
+
+// cost of a connection, in bytes.
+func (l *Listener) cost() int64 {
+	if l.handshakes != nil {
+		return Cost + SecureCost
+	}
+	return Cost
 }
 
 // forget stops counting a connection. l.mu is held.

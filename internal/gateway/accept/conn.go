@@ -55,6 +55,7 @@ type Conn struct {
 	account  *budget.Account // nil without a budget
 	headers  bool
 	closed   chan struct{} // once the connection is not counted any more
+	wire     *wire         // the socket under TLS; nil without
 	// active: the server says that a request is under way. begun: its header was complete. A connection with both is at work. used is the
 	// listener's clock when it last was, or began.
 	active, begun atomic.Bool
@@ -65,14 +66,9 @@ type Conn struct {
 	writing atomic.Bool  // a write waits
 	written atomic.Int64 // bytes, since the reading goroutine last looked
 
-	// What follows is of the goroutine that reads. matched is how much of the preface was read, -1 in HTTP/1.
-	matched int
-	counter counter
-	light   light
-	pacer   *pacer // of its address
-	all     *pacer
-	unread  float64   // frames that were read while a write waited, as far as they count
-	looked  time.Time // when time was last taken off unread
+	frameReader
+	pacer *pacer // of its address
+	all   *pacer
 
 	mu      sync.Mutex
 	reading bool  // a header is being read, in HTTP/1
@@ -80,9 +76,23 @@ type Conn struct {
 	lines   lines // of it
 }
 
+// frameReader is what the goroutine that reads a connection knows of its frames.
+type frameReader struct {
+	matched int // how much of the preface was read, -1 in HTTP/1
+	counter counter
+	light   light
+	unread  float64   // frames that were read while a write waited, as far as they count
+	looked  time.Time // when time was last taken off unread
+}
+
 // Read reads what the client sends. It fails when that is a header for which there is no room, and waits when headers have many
 // fields.
 func (c *Conn) Read(p []byte) (int, error) {
+	if c.wire != nil && !c.wire.shaken {
+		if err := c.handshake(); err != nil {
+			return 0, err
+		}
+	}
 	n, err := c.Conn.Read(p)
 	if n == 0 || !c.headers {
 		return n, err
@@ -309,11 +319,18 @@ func (c *Conn) Close() error {
 		defer c.listener.mu.Unlock()
 		c.listener.forget(c)
 	}()
+	if c.wire != nil {
+		c.wire.closing.Store(true)
+	}
 	return c.Conn.Close()
 }
 
 // CloseWrite closes our half of the connection, which lets net/http end it without a reset.
 func (c *Conn) CloseWrite() error {
+	if c.wire != nil {
+		c.wire.closing.Store(true)
+		defer closeWrite(c.wire.Conn)
+	}
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

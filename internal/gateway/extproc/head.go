@@ -11,6 +11,7 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
 // head is a request's header, its names in lower case. Envoy's pseudo headers (:method, :path) are among them; other
@@ -21,6 +22,9 @@ func headOf(m *core.HeaderMap) head { return m.GetHeaders() }
 
 // get reads a header by its lower-case name: the first of that name.
 func (h head) get(name string) string {
+	if name == picker.CertificateHeader {
+		return "" // it is the gateway that knows its clients
+	}
 	for _, v := range h {
 		if strings.EqualFold(v.GetKey(), name) {
 			return valueOf(v)

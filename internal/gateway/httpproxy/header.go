@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
@@ -18,6 +19,23 @@ const (
 	ownPrefix     = "X-Kvasir-"
 	loadReport    = "Endpoint-Load-Metrics" // picker.LoadReport
 )
+
+// headerOf reads a request's header, and the name of the certificate that its client has shown, if that is one of the authority.
+func headerOf(r *http.Request) func(name string) string {
+	shown := ""
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		shown, _ = certs.NameOf(r.TLS.PeerCertificates[0]) // one without a name is none
+	}
+	if shown == "" {
+		return r.Header.Get // a header of net/http has no such name
+	}
+	return func(name string) string {
+		if name == picker.CertificateHeader {
+			return shown
+		}
+		return r.Header.Get(name)
+	}
+}
 
 // hopByHop lists headers that concern one connection only (RFC 9110, 7.6.1, and what was common before).
 func hopByHop(name string) bool {

@@ -40,7 +40,7 @@ func isModels(path string) bool {
 // models answers for the names that the client is allowed to use, over all pools: with the list, or with one of them. The
 // engines' data was requested before, in the background.
 func (p *Proxy) models(out *client, r *http.Request) {
-	models, err := p.picker.ModelsFor(r.Header.Get)
+	models, err := p.picker.ModelsFor(headerOf(r))
 	if err != nil {
 		p.refusePick(out, r, err)
 		return
@@ -59,7 +59,7 @@ func (p *Proxy) models(out *client, r *http.Request) {
 		return
 	}
 	if i < 0 {
-		p.refusePick(out, r, p.picker.Unknown(r.Header.Get, name))
+		p.refusePick(out, r, p.picker.Unknown(headerOf(r), name))
 		return
 	}
 	out.answer(p.entryOf(&models[i]))

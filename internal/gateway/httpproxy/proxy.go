@@ -190,7 +190,7 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		out.Header().Set("Access-Control-Allow-Origin", origin)
 		out.Header().Set("Vary", "Origin")
 	}
-	tenant, err := p.picker.Whose(r.Header.Get)
+	tenant, err := p.picker.Whose(headerOf(r))
 	if err != nil {
 		p.refusePick(out, r, err)
 		return
@@ -367,7 +367,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 	}
 
 	e.pick = picker.Request{
-		ID: out.id, Route: route, Body: body.Bytes, Header: r.Header.Get, Unparsed: !parsed, Generates: generates[r.URL.Path],
+		ID: out.id, Route: route, Body: body.Bytes, Header: headerOf(r), Unparsed: !parsed, Generates: generates[r.URL.Path],
 		Light: r.URL.Path == openai.CountTokens, Uncached: len(body.Bytes) == 0 || !openai.Computes(r.Method, r.URL.Path),
 		Saltable: r.URL.Path == openai.Generate, Invokes: r.URL.Path == openai.Invocations, CutsUsage: true, Splits: true,
 		Steps: out.span.Steps(), Facts: out.usage.Facts(), Headers: r.Header, Query: r.URL.RawQuery,

@@ -47,11 +47,13 @@ type ServeOptions struct {
 	// Stall is how long a client can take nothing of an answer until its connection is closed; 0 for no limit. A connection of HTTP/2
 	// is also closed if nothing at all can be written for that time.
 	Stall time.Duration
+	// TLS makes clients speak it, with HTTP/2 if its protocols have that; nil for none.
+	TLS *accept.Handshakes
 	// Log gets what goes wrong on connections, at V(1): it is mostly the clients' doing.
 	Log logr.Logger
 }
 
-// Serve serves HTTP/1.1, and HTTP/2 without TLS, on a listener until ctx ends. Then it accepts no more, waits
+// Serve serves HTTP/1.1 and HTTP/2, without TLS or in it, on a listener until ctx ends. Then it accepts no more, waits
 // for running requests for at most the grace period, aborts the rest, and returns when all handlers have returned. It
 // closes the listener. The error is nil after an orderly end.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o ServeOptions) error {
@@ -62,6 +64,9 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	o.MaxStreams = cmp.Or(o.MaxStreams, 1024)
 	o.MaxConnections = cmp.Or(o.MaxConnections, 16<<10)
 
+	if o.TLS != nil {
+		o.TLS.Timeout = cmp.Or(o.TLS.Timeout, o.ReadHeaderTimeout)
+	}
 	running := handlers{most: o.MaxRequests, brief: o.Brief, hosts: map[string]int{}}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -83,7 +88,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 	}
 	served := make(chan error, 1)
 	go func() {
-		limited := accept.LimitHTTP(listener, o.MaxConnections, o.Budget).During(o.Overload).Counting(o.Port)
+		limited := accept.LimitHTTP(listener, o.MaxConnections, o.Budget).During(o.Overload).Counting(o.Port).Securing(o.TLS)
 		if o.Brief {
 			limited.SheddingBusy().Dividing(o.Budget.Stats().Limit)
 		}
@@ -143,6 +148,7 @@ func (h *handlers) serve(w http.ResponseWriter, r *http.Request, handler http.Ha
 	}
 	defer h.leave(host)
 	conn, _ := r.Context().Value(connKey{}).(*accept.Conn)
+	r.TLS = conn.Secured() // net/http sees the connection without its encryption
 	end, room := conn.Begin(r)
 	if !room {
 		busy(w, r)

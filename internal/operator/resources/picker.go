@@ -25,6 +25,8 @@ const (
 	usageDir      = "/var/lib/kvasir/usage"
 	hubDir        = "/var/lib/kvasir/hub"
 	tracingCADir  = "/etc/kvasir/tracing-ca"
+	proxyTLSDir   = "/etc/kvasir/proxy-tls"
+	clientCADir   = "/etc/kvasir/client-ca"
 	tokenDir      = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
@@ -155,7 +157,7 @@ func (p *pickers) pickerContainer() corev1.Container {
 		},
 	}
 	if p.proxies() {
-		c.Ports = append([]corev1.ContainerPort{{Name: "http", ContainerPort: ProxyPort, Protocol: corev1.ProtocolTCP}}, c.Ports...)
+		c.Ports = append([]corev1.ContainerPort{{Name: p.proxyPort().name, ContainerPort: ProxyPort, Protocol: corev1.ProtocolTCP}}, c.Ports...)
 	}
 	for _, port := range p.listen {
 		c.Ports = append(c.Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.Port, Protocol: corev1.ProtocolTCP})
@@ -172,7 +174,8 @@ func (p *pickers) pickerContainer() corev1.Container {
 }
 
 var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewayTLSDir, "model": modelDir, "decisions": decisionsDir,
-	"usage": usageDir, "hub": hubDir, "tracing-ca": tracingCADir}
+	"usage": usageDir, "hub": hubDir, "tracing-ca": tracingCADir,
+	"proxy-tls": proxyTLSDir, "client-ca": clientCADir}
 
 // volumes of a picker. Roots and keys of engines are not mounted: the picker reads their Secrets, so that a change is
 // applied within seconds.
@@ -208,6 +211,7 @@ func (p *pickers) volumes() []corev1.Volume {
 			Secret: &corev1.SecretVolumeSource{SecretName: secret},
 		}})
 	}
+	volumes = append(volumes, p.proxyTLSVolumes()...)
 	if p.model != nil {
 		volumes = append(volumes, corev1.Volume{Name: "model", VolumeSource: *p.model})
 	}
@@ -257,6 +261,7 @@ func (p *pickers) args() []string {
 	} else {
 		args = append(args, "--proxy-address=")
 	}
+	args = append(args, p.proxyTLSArgs()...)
 	switch p.settings.TLS.Type {
 	case v1alpha1.TLSPlaintext:
 		args = append(args, "--ext-proc-plaintext")

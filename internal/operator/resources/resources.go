@@ -82,10 +82,12 @@ type Input struct {
 const (
 	ProxyPort   = 8080
 	ServicePort = 80 // of the proxy, at the Service
-	ExtProcPort = 9002
-	HealthPort  = 9003
-	SyncPort    = 9004 // reporters, peers, the operator
-	MetricsPort = 9090
+	// SecureServicePort is that of a proxy with TLS.
+	SecureServicePort = 443
+	ExtProcPort       = 9002
+	HealthPort        = 9003
+	SyncPort          = 9004 // reporters, peers, the operator
+	MetricsPort       = 9090
 )
 
 // Objects returns the objects to apply unchanged, by server-side apply: they contain the fields that the operator wants to

@@ -87,8 +87,10 @@ func pools(t *testing.T) map[string]*v1alpha1.InferencePool {
 		"closed": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, engine: {dataParallel: {ranks: 2, addressing: PortPerRank}, networkPolicy: {from: [
   {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}, podSelector: {matchLabels: {app: prometheus}}},
   {ipBlock: {cidr: 130.211.0.0/22, except: [130.211.1.0/24]}}]}}, picker: {tls: {type: Plaintext}}`),
-		"hub":      small(t, `model: {name: a/b, tokenizer: {type: Hub, hub: {revision: v1, tokenSecretRef: {name: hf, key: token}}}}, selector: {matchLabels: {app: m}}`),
-		"found":    small(t, `model: {name: a/b, tokenizer: {hub: {tokenSecretRef: {name: hf, key: token}}}}, selector: {matchLabels: {app: m}}`),
+		"hub":   small(t, `model: {name: a/b, tokenizer: {type: Hub, hub: {revision: v1, tokenSecretRef: {name: hf, key: token}}}}, selector: {matchLabels: {app: m}}`),
+		"found": small(t, `model: {name: a/b, tokenizer: {hub: {tokenSecretRef: {name: hf, key: token}}}}, selector: {matchLabels: {app: m}}`),
+		"securedproxy": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, picker: {proxyTLS: {secretRef: {name: chat-tls},
+  clientCASecretRef: {name: clients, key: authorities.pem}, clientCertificates: Optional}}`),
 		"external": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, picker: {mode: External, external: {serviceName: theirs}}, gateway: {failureMode: FailOpen}`),
 	}
 }

@@ -49,7 +49,8 @@ func (p *pickers) service() *corev1.Service {
 		s.Spec.Ports = append(s.Spec.Ports, servicePort("tcp-"+port.Name, port.Port, port.Name, protocolTCP))
 	}
 	if p.proxies() {
-		s.Spec.Ports = append([]corev1.ServicePort{servicePort("http", ServicePort, "http", protocolHTTP)}, s.Spec.Ports...)
+		proxy := p.proxyPort()
+		s.Spec.Ports = append([]corev1.ServicePort{servicePort(proxy.name, proxy.number, proxy.name, proxy.protocol)}, s.Spec.Ports...)
 	}
 	return s
 }

@@ -30,14 +30,16 @@ type references struct {
 // reference is an object that a field of the pool names.
 type reference struct {
 	kind, name, field string
+	keys              []string // entries that it must have
 }
 
-// referencesOf returns the objects without which a pool's pickers do not become ready, or the pool does not match its spec.
+// referencesOf returns the objects without which a pool's pickers do not become ready, or do not serve clients, or the pool does not match
+// its spec.
 func referencesOf(pool *v1alpha1.InferencePool) []reference {
 	spec, all := &pool.Spec, []reference{}
-	named := func(kind, name, field string) {
+	named := func(kind, name, field string, keys ...string) {
 		if name != "" {
-			all = append(all, reference{kind, name, field})
+			all = append(all, reference{kind, name, field, keys})
 		}
 	}
 	named("Secret", spec.KeySpace.SecretRef.Name, "keySpace.secretRef")
@@ -51,6 +53,9 @@ func referencesOf(pool *v1alpha1.InferencePool) []reference {
 	case spec.Picker.Mode == v1alpha1.PickerOfFleet:
 	case spec.Picker.Mode != v1alpha1.PickerExternal:
 		named("Secret", spec.Picker.TLS.SecretRef.Name, "picker.tls.secretRef")
+		proxy := &spec.Picker.ProxyTLS
+		named("Secret", proxy.SecretRef.Name, "picker.proxyTLS.secretRef", corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+		named("Secret", proxy.ClientCASecretRef.Name, "picker.proxyTLS.clientCASecretRef", proxy.ClientCASecretRef.Key)
 	case spec.Template != nil: // injected reporters mount it, and drains need the pickers' acknowledgement
 		named("ConfigMap", resources.CAName(pool.Name), "picker.mode External (the CA of the pickers' certificates, ca.crt)")
 	}
@@ -93,7 +98,8 @@ func (r *referenceCheck) findReferences(ctx context.Context) {
 // missing names the first of some objects that is not there.
 func (r *referenceCheck) missing(ctx context.Context, all []reference) (string, error) {
 	for _, ref := range all {
-		var o client.Object = &corev1.Secret{}
+		secret := &corev1.Secret{}
+		var o client.Object = secret
 		if ref.kind == "ConfigMap" {
 			o = &corev1.ConfigMap{}
 		}
@@ -103,6 +109,11 @@ func (r *referenceCheck) missing(ctx context.Context, all []reference) (string, 
 		}
 		if err != nil {
 			return "", err
+		}
+		for _, key := range ref.keys {
+			if len(secret.Data[key]) == 0 {
+				return ref.kind + " " + ref.name + " of " + ref.field + " has no entry " + key, nil
+			}
 		}
 	}
 	return "", nil

@@ -306,7 +306,7 @@ func (r *scope) keep(ctx context.Context) error {
 		return err
 	}
 	r.memory.swept = swept
-	return r.findSecret(ctx)
+	return r.findSecrets(ctx)
 }
 
 // observed is the generation that the status is about.
@@ -327,22 +327,31 @@ func (r *scope) pass(err error) error {
 	return nil
 }
 
-// findSecret looks for the Secret of the certificate that the user brings, without which no picker starts.
-func (r *scope) findSecret(ctx context.Context) error {
-	name := r.fleet.Spec.TLS.SecretRef.Name
-	if name == "" {
-		return nil
+// findSecrets looks for the Secrets that the user brings: of the pickers' certificate, without which none of them starts, and of the
+// proxy's, without which they serve no clients.
+func (r *scope) findSecrets(ctx context.Context) error {
+	spec := &r.fleet.Spec
+	for _, s := range []struct{ field, name string }{
+		{"tls.secretRef", spec.TLS.SecretRef.Name}, {"proxyTLS.secretRef", spec.ProxyTLS.SecretRef.Name},
+		{"proxyTLS.clientCASecretRef", spec.ProxyTLS.ClientCASecretRef.Name},
+	} {
+		if s.name == "" {
+			continue
+		}
+		err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: s.name}, &corev1.Secret{})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading Secret %s of fleet %s: %w", s.name, r.key, err)
+		}
+		every := secretsEvery
+		if err != nil {
+			every = missingEvery
+			r.memory.swept = sweep{} // it is looked for again
+			if r.missing == "" {
+				r.missing = "Secret " + s.name + " of " + s.field + " is not there"
+			}
+		}
+		r.wakeAt(r.now.Add(every))
 	}
-	err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, &corev1.Secret{})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading Secret %s of fleet %s: %w", name, r.key, err)
-	}
-	every := secretsEvery
-	if err != nil {
-		r.missing, every = "Secret "+name+" of tls.secretRef is not there", missingEvery
-		r.memory.swept = sweep{} // it is looked for again
-	}
-	r.wakeAt(r.now.Add(every))
 	return nil
 }
 

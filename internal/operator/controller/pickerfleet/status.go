@@ -55,7 +55,11 @@ func (r *scope) address() string {
 	if r.fleet.Spec.Proxy == v1alpha1.Disabled {
 		return ""
 	}
-	return "http://" + resources.Host(resources.NamesOfFleet(r.key.Name).Pickers, r.key.Namespace)
+	scheme := "http://"
+	if r.fleet.Spec.ProxyTLS.SecretRef.Name != "" {
+		scheme = "https://"
+	}
+	return scheme + resources.Host(resources.NamesOfFleet(r.key.Name).Pickers, r.key.Namespace)
 }
 
 // available judges the pickers as PickerAvailable judges those of a pool.
