@@ -22,6 +22,10 @@ const (
 	DefaultBatchMilliseconds       int32 = 5   // engine.events.reporter.batchMilliseconds
 )
 
+// DefaultFallbackWithinMilliseconds is rules.fallbackWithinMilliseconds of a ModelRoute. The schema has no default there, because
+// the field is only for rules with a fallback.
+const DefaultFallbackWithinMilliseconds int32 = 10_000
+
 // WithDefaults returns the spec with the rollout of a pool that owns its pods filled in. It shares everything else with
 // the receiver.
 func (s *InferencePoolSpec) WithDefaults() InferencePoolSpec {

@@ -22,8 +22,8 @@ func definitions(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(defs) != 3 {
-		t.Fatalf("there are %d definitions, want 3", len(defs))
+	if len(defs) != 4 {
+		t.Fatalf("there are %d definitions, want 4", len(defs))
 	}
 	return defs
 }
@@ -76,7 +76,7 @@ var foreign = []string{
 	".spec.engine.events.reporter.resources", ".spec.engine.networkPolicy.from[].podSelector",
 	".spec.engine.networkPolicy.from[].namespaceSelector", ".spec.placement.islands[].tolerations",
 	".spec.placement.islands[].engine.resources", ".spec.gateway.parentRefs", ".spec.model.tokenizer.volume.image",
-	".status.conditions", ".status.ancestors",
+	".spec.pod.tolerations", ".spec.pod.affinity", ".spec.resources", ".status.conditions", ".status.ancestors",
 }
 
 // own calls visit for each schema that is ours, with its path: a dot before a field, [] for items and values.

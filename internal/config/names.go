@@ -89,7 +89,7 @@ func (n *translation) refuseTaken(d *draft, owners map[string]*draft) bool {
 	return taken
 }
 
-// precedes reports whether the first of two objects of a kind has a name that both want. held is the object that had it.
+// precedes reports whether the first of two pools has a name that both want. held is the pool that had it.
 func precedes(a, b metav1.Object, held types.NamespacedName) bool {
 	older, younger := a.GetCreationTimestamp(), b.GetCreationTimestamp()
 	switch {

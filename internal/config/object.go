@@ -33,7 +33,7 @@ type object struct {
 var versions = map[string]string{
 	v1alpha1.KindInferencePool: v1alpha1.GroupVersion.String(),
 	v1alpha1.KindRoutingPolicy: v1alpha1.GroupVersion.String(),
-	kindModelRoute:             v1alpha1.GroupVersion.String(),
+	v1alpha1.KindModelRoute:    v1alpha1.GroupVersion.String(),
 	kindEndpointSlice:          discoveryv1.SchemeGroupVersion.String(),
 	"Secret":                   corev1.SchemeGroupVersion.String(),
 	"ConfigMap":                corev1.SchemeGroupVersion.String(),
@@ -192,8 +192,6 @@ func (d *Directory) admit(ctx context.Context, c *claim, old *object) (*object, 
 	switch c.key.Kind {
 	case kindEndpointSlice:
 		o.value, faults = decodeSlice(c.raw)
-	case kindModelRoute:
-		o.value, faults = decodeRoute(c.raw)
 	case "Secret":
 		o.value, faults = decodeSecret(c.raw)
 	case "ConfigMap":
@@ -221,6 +219,8 @@ func (d *Directory) admitOwn(ctx context.Context, o, old *object) []fault {
 			o.value, err = crdadmission.Pool(admitted)
 		case v1alpha1.KindRoutingPolicy:
 			o.value, err = crdadmission.Policy(admitted)
+		case v1alpha1.KindModelRoute:
+			o.value, err = crdadmission.Route(admitted)
 		}
 	}
 	if err == nil {
@@ -251,7 +251,7 @@ func (d *Directory) collect() Objects {
 			o.Pools = append(o.Pools, value)
 		case *v1alpha1.RoutingPolicy:
 			o.Policies = append(o.Policies, value)
-		case *ModelRoute:
+		case *v1alpha1.ModelRoute:
 			o.Routes = append(o.Routes, value)
 		case *discoveryv1.EndpointSlice:
 			o.Slices = append(o.Slices, value)

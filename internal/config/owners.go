@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -60,4 +62,15 @@ func (o *Owners) PoolOf(pod *corev1.Pod) *v1alpha1.InferencePool {
 		}
 	}
 	return of
+}
+
+// FleetOf returns the name of the PickerFleet, in the pool's namespace, to which a pool leaves its pickers; empty for none.
+func FleetOf(p *v1alpha1.InferencePool) string { return p.Spec.Picker.FleetName() }
+
+// OtherPickers says which pickers serve a pool, where those that were expected do not.
+func OtherPickers(p *v1alpha1.InferencePool) string {
+	if fleet := FleetOf(p); fleet != "" {
+		return "InferencePool " + nameOf(p).String() + " is of the PickerFleet " + fleet
+	}
+	return fmt.Sprintf("InferencePool %s is of no PickerFleet: its picker.mode is %s", nameOf(p), cmp.Or(p.Spec.Picker.Mode, v1alpha1.PickerManaged))
 }

@@ -23,8 +23,10 @@ import (
 type Objects struct {
 	Pools    []*v1alpha1.InferencePool
 	Policies []*v1alpha1.RoutingPolicy
-	Routes   []*ModelRoute
-	Slices   []*discoveryv1.EndpointSlice
+	Routes   []*v1alpha1.ModelRoute
+	// Elsewhere are pools of the same namespaces that other pickers serve, with what is said of them.
+	Elsewhere map[types.NamespacedName]string
+	Slices    []*discoveryv1.EndpointSlice
 	// Pods of the pools, where there is Kubernetes; those of no pool are ignored.
 	Pods []*corev1.Pod
 	// RankPorts are the HTTP ports of the ranks of a pod, by pool, where they are not consecutive. Kvasir's pools cannot
@@ -102,7 +104,7 @@ type translated struct {
 	endpoints map[types.NamespacedName][]endpoint.Endpoint // by slice
 	inForce   map[types.NamespacedName]string              // name of each pool's policy
 	models    map[string]types.NamespacedName              // the pool of each name that requests can use
-	routes    map[string]types.NamespacedName              // the route of each name that a route has
+	routes    map[v1alpha1.ModelName]types.NamespacedName  // the route of each name that a route has
 }
 
 func newTranslated() translated {
@@ -112,7 +114,7 @@ func newTranslated() translated {
 		endpoints: map[types.NamespacedName][]endpoint.Endpoint{},
 		inForce:   map[types.NamespacedName]string{},
 		models:    map[string]types.NamespacedName{},
-		routes:    map[string]types.NamespacedName{},
+		routes:    map[v1alpha1.ModelName]types.NamespacedName{},
 	}
 }
 
@@ -136,6 +138,8 @@ type translation struct {
 	pools   map[types.NamespacedName]*v1alpha1.InferencePool
 	winners map[types.NamespacedName]*v1alpha1.RoutingPolicy // of each pool that has one
 	engines map[engineAt]string                              // that slices of files list: the pod of the endpoint
+	// suggestions is for how many more missing pools the one that was probably meant is looked for.
+	suggestions int
 }
 
 // Translate makes the next state.
@@ -147,7 +151,7 @@ func (t *Translator) Translate(o Objects) State {
 		secrets:    Secrets{},
 		maps:       ConfigMaps{},
 		pools:      map[types.NamespacedName]*v1alpha1.InferencePool{},
-		engines:    map[engineAt]string{},
+		engines:    map[engineAt]string{}, suggestions: maxSuggestions,
 	}
 	for _, s := range o.Secrets {
 		n.secrets[nameOf(s)] = s
@@ -176,7 +180,7 @@ func (t *Translator) Translate(o Objects) State {
 	for _, d := range drafts {
 		n.finishPool(d, endpoints[d.name])
 	}
-	n.translateRoutes(o.Routes, drafts)
+	n.translateRoutes(&o, drafts)
 	t.last = n.next
 	sortProblems(n.state.Problems)
 	return n.state

@@ -181,6 +181,14 @@ func pathOf(s *discoveryv1.EndpointSlice, ep *endpoint.Endpoint) *field.Path {
 func (n *translation) missingPool(kind string, o metav1.Object, path *field.Path, target types.NamespacedName) {
 	key := ObjectKey{Kind: v1alpha1.KindInferencePool, Namespace: target.Namespace, Name: target.Name}
 	missing := field.NotFound(path, key.String())
+	defer func() {
+		n.problem(kind, o, missing, false)
+		n.state.Problems[len(n.state.Problems)-1].needs = key
+	}()
+	if n.suggestions == 0 {
+		return
+	}
+	n.suggestions--
 	var names []string
 	byName := func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) }
 	for _, name := range slices.SortedFunc(maps.Keys(n.pools), byName) {
@@ -194,8 +202,6 @@ func (n *translation) missingPool(kind string, o metav1.Object, path *field.Path
 	if meant := spelling.Nearest(target.Name, names); meant != "" {
 		missing.Detail = fmt.Sprintf("did you mean %q?", meant)
 	}
-	n.problem(kind, o, missing, false)
-	n.state.Problems[len(n.state.Problems)-1].needs = key
 }
 
 // refresh makes endpoints that were translated before, and cannot be now, follow what their pods are now: those that the

@@ -50,14 +50,16 @@ func (s *snapshot) compile(routes []modelroute.Route, before *snapshot) {
 	for _, v := range s.pools {
 		s.named[v.name] = v
 	}
+	counters := make(map[[2]string]*routeCounters, len(before.routeList))
+	for _, old := range before.routeList {
+		counters[[2]string{old.Namespace, old.Name}] = old.counters
+	}
 	for i := range routes {
 		r := &compiledRoute{routes[i].Prepared(), &routeCounters{
 			requests: map[string]int64{}, fallbacks: map[string][modelroute.NumCauses]int64{},
 		}}
-		for _, old := range before.routeList {
-			if old.Namespace == r.Namespace && old.Name == r.Name {
-				r.counters = old.counters
-			}
+		if old := counters[[2]string{r.Namespace, r.Name}]; old != nil {
+			r.counters = old
 		}
 		r.counters.keep(r.Route)
 		s.routeList = append(s.routeList, r)

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,6 +242,31 @@ func TestARuleCanBeForOneTenant(t *testing.T) {
 		}
 		if _, _, err := ask(p, "chat", header); (code(err) == codeModelUnknown) != (name != "acme") {
 			t.Errorf("tenant %q: %v", name, err)
+		}
+	}
+}
+
+// TestARouteOfItsOwnModelDoesNotLoop: the name that the engines get is one of the pool, and is not looked up among the routes again.
+func TestARouteOfItsOwnModelDoesNotLoop(t *testing.T) {
+	to := func(name, pool, model string) modelroute.Route {
+		return modelroute.Route{Namespace: "default", Name: "of-" + name, Models: []string{name}, Rules: []modelroute.Rule{{
+			Backends:  []modelroute.Backend{{Pool: "default/" + pool, Model: model, Weight: 1}},
+			Fallbacks: []modelroute.Backend{{Pool: "default/" + pool, Model: name}}, On: modelroute.Of(modelroute.Down),
+		}}}
+	}
+	specs := routedSpecs(t, "a", "b")
+	for i := range specs {
+		specs[i].Aliases = []string{"x-" + specs[i].Name}
+	}
+	// a and b are routed to each other, and x-a to itself.
+	p := routedPicker(t, specs, to("a", "b", "b"), to("b", "a", "a"), to("x-a", "a", "x-a"))
+	for model, want := range map[string]string{"a": "b", "b": "a", "x-a": "a"} {
+		d, body, err := ask(p, model, nil)
+		if err != nil || d.Pool != want {
+			t.Fatalf("%s: pool %v, want %s; %v", model, d, want, err)
+		}
+		if name := cmp.Or(map[string]string{"x-a": "x-a"}[model], want); !strings.Contains(body, `"model":"`+name+`"`) {
+			t.Errorf("%s: the engine gets %.60s, want the name %s", model, body, name)
 		}
 	}
 }

@@ -65,6 +65,8 @@ func Groups() map[string]Group {
 		"hooks":                       hooks(),
 		"response cache":              responseCache(),
 		"fallback and decisions":      fallbackAndDecisions(),
+		"routes":                      routes(),
+		"matches and fallbacks":       matchesAndFallbacks(),
 	}
 }
 

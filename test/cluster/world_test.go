@@ -126,7 +126,7 @@ func (w *world) clean(ctx context.Context) {
 		GinkgoWriter.Println(err)
 	}
 	w.kubectl(ctx, "delete", "namespace", namespace, system, "--ignore-not-found", "--timeout=4m")
-	w.kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
+	w.kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
 }
 
 // empty removes a namespace's pools and pods. Pods go before their namespace: its controller checks again only when half of

@@ -91,14 +91,14 @@ func check(t *testing.T, a *crdadmission.Admitter, o *unstructured.Unstructured,
 	switch kind := o.GroupVersionKind(); {
 	case o.GetName() == "":
 		return errors.New("it has no name")
+	case kind == v1alpha1.GroupVersion.WithKind(v1alpha1.KindModelRoute):
+		return checkModelRoute(t, text)
 	case a.Knows(kind):
 		if kind == resources.RouteKind {
 			checkRoute(t, o)
 		}
 		_, err := a.Admit(t.Context(), []byte(text), nil)
 		return err
-	case kind == v1alpha1.GroupVersion.WithKind("ModelRoute"):
-		return checkModelRoute(t, text)
 	case scheme.Scheme.Recognizes(kind):
 		typed, err := scheme.Scheme.New(kind)
 		if err != nil {
@@ -118,8 +118,7 @@ func check(t *testing.T, a *crdadmission.Admitter, o *unstructured.Unstructured,
 	}
 }
 
-// checkModelRoute has a picker's directory of objects read a ModelRoute beside the pools that it names. API servers have no definition of
-// the kind.
+// checkModelRoute has a picker's directory of objects read a ModelRoute beside the pools that it names.
 func checkModelRoute(t *testing.T, text string) error {
 	t.Helper()
 	type backend struct{ Pool string }

@@ -412,6 +412,9 @@ func TestEveryFieldHasAnEffect(t *testing.T) {
 	listed := maps.Clone(actedOn)
 	maps.Copy(listed, without)
 	for _, f := range fields(t) {
+		if f.kind == v1alpha1.KindModelRoute {
+			continue // TestEveryFieldOfARouteHasAnEffect
+		}
 		has := hasEffect(t, f, list, before)
 		_, is := listed[f.String()]
 		delete(listed, f.String())

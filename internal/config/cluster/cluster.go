@@ -3,7 +3,7 @@
 //	informers --> objects --translate--> State --> picker.Apply
 //	Secrets, ConfigMaps --get every 10 s--^
 //
-// All objects are in one namespace and only read: InferencePools, RoutingPolicies and Pods are watched, and the
+// All objects are in one namespace and only read: InferencePools, RoutingPolicies and Pods are watched, for a fleet ModelRoutes, too, and the
 // pools of Gateway API's inference extension where one of these is served without a Kvasir pool; Secrets and ConfigMaps
 // that these name are requested one by one, so that no right to list them is needed. What the API server cannot return at
 // the moment stays unchanged: informers keep their objects during an outage, and an object that cannot be read keeps its
@@ -44,6 +44,8 @@ var (
 		Resource: "inferencepools"}
 	policyResource = schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
 		Resource: "routingpolicies"}
+	routeResource = schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
+		Resource: "modelroutes"}
 )
 
 // Options of a Source.
@@ -72,7 +74,8 @@ type Source struct {
 	pools, policies cache.SharedIndexInformer
 	pods            cache.SharedIndexInformer
 	named           *named
-	bare            *bare // nil for a Kvasir pool
+	bare            *bare   // nil for a Kvasir pool
+	routes          *routes // nil for one pool
 	read            reader
 	served          map[string]*v1alpha1.InferencePool // by name, as they were last
 	departed        map[string]*departed               // by name: those served that are no longer of the scope
@@ -119,6 +122,9 @@ func New(o Options) (*Source, error) {
 			objects: ownInformer(own.Resource(gatewayResource).Namespace(o.Pool.Namespace)),
 		}
 	}
+	if in.fleet != "" {
+		s.routes = newRoutes(ownInformer(own.Resource(routeResource).Namespace(in.namespace)), o.Log)
+	}
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -130,6 +136,9 @@ func (s *Source) informers() []cache.SharedIndexInformer {
 	all := []cache.SharedIndexInformer{s.pools, s.policies, s.pods}
 	if s.bare != nil {
 		all = append(all, s.bare.objects)
+	}
+	if s.routes != nil {
+		all = append(all, s.routes)
 	}
 	return all
 }
@@ -155,7 +164,11 @@ func (s *Source) listen() error {
 		if err != nil {
 			return fmt.Errorf("listening to the API server: %w", err)
 		}
-		if err := i.SetWatchErrorHandlerWithContext(s.broken); err != nil {
+		handle := s.broken
+		if r, is := i.(*routes); is {
+			handle = r.broken
+		}
+		if err := i.SetWatchErrorHandlerWithContext(handle); err != nil {
 			return fmt.Errorf("listening to the API server: %w", err)
 		}
 	}
@@ -174,7 +187,9 @@ func (s *Source) Follow(ctx context.Context, onChange func(config.State)) {
 	ended := make(chan struct{}, len(informers))
 	var synced []cache.InformerSynced
 	for _, i := range informers {
-		synced = append(synced, i.HasSynced)
+		if _, is := i.(*routes); !is {
+			synced = append(synced, i.HasSynced)
+		}
 		go func() { i.RunWithContext(ctx); ended <- struct{}{} }()
 	}
 	defer func() {
@@ -184,6 +199,9 @@ func (s *Source) Follow(ctx context.Context, onChange func(config.State)) {
 	}()
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return
+	}
+	if s.routes != nil {
+		s.routes.wait(ctx)
 	}
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
@@ -223,6 +241,10 @@ func (s *Source) wait(ctx context.Context, poll *time.Ticker) bool {
 // translate makes the state of the objects as they are now.
 func (s *Source) translate(ctx context.Context) config.State {
 	pools, policies := s.read.pools(s.pools.GetStore()), s.read.policies(s.policies.GetStore())
+	var routes []*v1alpha1.ModelRoute
+	if s.routes != nil {
+		routes = s.read.routes(s.routes.GetStore())
+	}
 	for _, err := range s.read.settle() {
 		s.log.Error(err, "Reading an object failed, keeping its last valid state")
 	}
@@ -245,6 +267,9 @@ func (s *Source) translate(ctx context.Context) config.State {
 	o := objectsOf(s.isServed, pools, policies, pods)
 	if bare {
 		o.RankPorts = map[types.NamespacedName][]int32{s.bare.pool: s.bare.ports}
+	}
+	if s.routes != nil {
+		o.Routes, o.Elsewhere = routes, s.elsewhere(pools)
 	}
 	s.named.want(ctx, referred(&o))
 	o.Secrets, o.ConfigMaps = s.named.objects()

@@ -25,6 +25,7 @@ type apiServer struct {
 	broken   chan struct{} // closed when the server goes away
 	denied   map[string]bool
 	gets     map[string]int
+	absent   map[string]bool // resources without a definition
 }
 
 type object map[string]any
@@ -40,7 +41,7 @@ type event struct {
 func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{
 		version: 1, objects: map[string]map[string]object{}, watchers: map[chan event]string{}, broken: make(chan struct{}),
-		denied: map[string]bool{}, gets: map[string]int{},
+		denied: map[string]bool{}, gets: map[string]int{}, absent: map[string]bool{},
 	}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(func() {
@@ -56,7 +57,7 @@ func (s *apiServer) config() *rest.Config { return &rest.Config{Host: s.URL, QPS
 func (s *apiServer) put(resource, name string, o object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kind := map[string]string{"inferencepools": "InferencePool", gatewayPools: "InferencePool", "routingpolicies": "RoutingPolicy", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap"}[resource]
+	kind := map[string]string{"inferencepools": "InferencePool", gatewayPools: "InferencePool", "routingpolicies": "RoutingPolicy", "modelroutes": "ModelRoute", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap"}[resource]
 	before, known := s.objects[resource][name]
 	s.version++
 	meta := object{"name": name, "namespace": "default", "uid": "uid-" + name, "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -77,7 +78,7 @@ func (s *apiServer) put(resource, name string, o object) {
 	}
 	meta["generation"], meta["resourceVersion"] = generation, fmt.Sprint(s.version)
 	full := object{"apiVersion": "v1", "kind": kind, "metadata": meta}
-	if strings.Contains(kind, "Po") && kind != "Pod" {
+	if (strings.Contains(kind, "Po") || kind == "ModelRoute") && kind != "Pod" {
 		full["apiVersion"] = "kvasir.dev/v1alpha1"
 	}
 	if resource == gatewayPools {
@@ -136,7 +137,14 @@ func (s *apiServer) requests(what string) int {
 	return s.gets[what]
 }
 
-// deny makes gets of an object be refused.
+// define adds the definition of a resource, or takes it away.
+func (s *apiServer) define(resource string, there bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.absent[resource] = !there
+}
+
+// deny makes gets of an object, or all requests for a resource, be refused.
 func (s *apiServer) deny(what string, denied bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,12 +158,16 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	resource, name, one := strings.Cut(path, "/")
 	s.mu.Lock()
-	away := s.away
+	away, absent, forbidden := s.away, s.absent[resource], s.denied[resource]
 	s.gets[path]++
 	s.mu.Unlock()
 	switch {
 	case away:
 		panic(http.ErrAbortHandler)
+	case absent:
+		failure(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+	case forbidden:
+		failure(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 	case one:
 		s.get(w, resource, name)
 	case r.URL.Query().Get("watch") != "":

@@ -28,6 +28,15 @@ func Policy(obj *unstructured.Unstructured) (*v1alpha1.RoutingPolicy, error) {
 	return policy, nil
 }
 
+// Route converts an admitted ModelRoute.
+func Route(obj *unstructured.Unstructured) (*v1alpha1.ModelRoute, error) {
+	route := &v1alpha1.ModelRoute{}
+	if err := convert(obj, v1alpha1.KindModelRoute, route); err != nil {
+		return nil, err
+	}
+	return route, nil
+}
+
 func convert(obj *unstructured.Unstructured, kind string, into any) error {
 	if want := v1alpha1.GroupVersion.WithKind(kind); obj.GroupVersionKind() != want {
 		return fmt.Errorf("converting %s: its kind is not %s", describe(obj), want)

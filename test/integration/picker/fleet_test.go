@@ -36,6 +36,27 @@ var _ = Describe("A picker of a fleet", func() {
 		Eventually(asked, patience).Should(HavePrefix("b"), "the other pool has no key root yet, which is its problem alone")
 		Eventually(asked, patience).Should(HavePrefix("a"))
 
+		By("following a route, once it has the right to")
+		Expect(w.logs.String()).To(ContainSubstring("refuses ModelRoutes"))
+		route := &v1alpha1.ModelRoute{ObjectMeta: metav1.ObjectMeta{Name: "chat"}}
+		route.Spec.Models = []v1alpha1.ModelName{"chat"}
+		route.Spec.Rules = []v1alpha1.ModelRouteRule{{Backends: []v1alpha1.ModelRouteBackend{{Pool: poolName}}}}
+		w.create(ctx, route)
+		Expect(w.askFor("chat", n)).To(Equal("404 Not Found"))
+		routes := metav1.ObjectMeta{Name: "routes"}
+		w.create(ctx,
+			&rbacv1.Role{ObjectMeta: routes, Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"modelroutes"}, Verbs: []string{"get", "list", "watch"},
+			}}},
+			&rbacv1.RoleBinding{
+				ObjectMeta: routes, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: routes.Name},
+				Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: poolName + "-picker", Namespace: namespace}},
+			})
+		chat := func() string { n++; return w.askFor("chat", n) }
+		Eventually(chat, 2*patience).Should(SatisfyAny(HavePrefix("a"), HavePrefix("b")), "the picker asks again after at most half a minute")
+		Expect(w.client.Delete(ctx, route)).To(Succeed())
+		Eventually(chat, patience).Should(Equal("404 Not Found"))
+
 		By("reporting to the operator")
 		pickers := w.listen(w.tokenOf(ctx, operator, rpc.OperateAudience))
 		replicas := func() int { v := pickers.View(namespace + "/" + poolName); return len(v.Replicas) }
@@ -70,5 +91,5 @@ var _ = Describe("A picker of a fleet", func() {
 		Expect(w.client.Update(ctx, pool)).To(Succeed())
 		Eventually(w.logs.String, patience).Should(ContainSubstring("left the fleet"))
 		Consistently(asked, "500ms").Should(SatisfyAny(HavePrefix("a"), HavePrefix("b")))
-	}, SpecTimeout(2*time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })

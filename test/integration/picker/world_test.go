@@ -318,8 +318,11 @@ func (w *world) ready() int {
 }
 
 // ask sends a request and reports which pod has answered, or the status.
-func (w *world) ask(n int) string {
-	body := fmt.Sprintf(`{"model":"m","max_tokens":1,"prompt":[%d%s]}`, n, strings.Repeat(","+strconv.Itoa(n), 40))
+func (w *world) ask(n int) string { return w.askFor("m", n) }
+
+// askFor is ask with the name of a model.
+func (w *world) askFor(model string, n int) string {
+	body := fmt.Sprintf(`{"model":%q,"max_tokens":1,"prompt":[%d%s]}`, model, n, strings.Repeat(","+strconv.Itoa(n), 40))
 	r, err := http.Post(w.proxy+"/v1/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		return err.Error()
