@@ -134,6 +134,30 @@ func (r *cluster) leadsTo(ctx context.Context, name string) (string, error) {
 	return service.Spec.Selector[resources.LabelFleet], nil
 }
 
+// standing is where a move stands: fleets, or empty for the pool's own pickers.
+type standing struct {
+	target, reporters, clients string
+	// gone: the pickers to which clients are sent are not there any more. fit: the target can serve the pool, and serves: it does.
+	gone, fit, serves bool
+	// known: the target knows all caches, or has had the time to.
+	known bool
+}
+
+// next returns where reporters and clients are sent from now on.
+func (s standing) next() (reporters, clients string) {
+	switch {
+	case s.gone && s.fit: // there is nothing to lose
+		return s.target, s.target
+	case !s.serves:
+		return s.reporters, s.clients
+	case s.reporters != s.target:
+		return s.target, s.clients
+	case s.known:
+		return s.reporters, s.target
+	}
+	return s.reporters, s.clients
+}
+
 // stepOn takes the next step of a move, if its time has come. ready are the ready pickers of each fleet.
 func (r *cluster) stepOn(ctx context.Context, ready map[string]int32) error {
 	f, move, memory := &r.fleets, &r.move, &r.memory.move
@@ -147,15 +171,12 @@ func (r *cluster) stepOn(ctx context.Context, ready map[string]int32) error {
 	} else if memory.reporters.IsZero() {
 		memory.reporters = r.now
 	}
-	switch late := memory.reporters.Add(movesWithin); {
-	case gone && (f.target == "" || resources.Unfit(r.pool) == ""): // there is nothing to lose
-		move.Reporters, move.Clients = f.target, f.target
-	case !serves || move.Reporters == f.target && move.Clients == f.target:
-	case move.Reporters != f.target:
-		move.Reporters = f.target
-	case r.knownBy(states) || !r.now.Before(late):
-		move.Clients = f.target
-	default:
+	late := memory.reporters.Add(movesWithin)
+	at := standing{
+		target: f.target, reporters: move.Reporters, clients: move.Clients, gone: gone, fit: f.target == "" || resources.Unfit(r.pool) == "",
+		serves: serves, known: r.knownBy(states) || !r.now.Before(late),
+	}
+	if move.Reporters, move.Clients = at.next(); !memory.reporters.IsZero() && move.Clients != f.target {
 		r.wakeAt(late)
 	}
 	move.KeepsOwn = f.target != "" && r.picker != nil && f.clients == ""
