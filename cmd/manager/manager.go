@@ -155,7 +155,9 @@ func (*readiness) NeedLeaderElection() bool { return false }
 
 // Start waits until the caches are filled.
 func (r *readiness) Start(ctx context.Context) error {
-	for _, kind := range []client.Object{&kvasirv1alpha1.InferencePool{}, &kvasirv1alpha1.PickerFleet{}, &kvasirv1alpha1.RoutingPolicy{}, &corev1.Pod{}} {
+	for _, kind := range []client.Object{
+		&kvasirv1alpha1.InferencePool{}, &kvasirv1alpha1.PickerFleet{}, &kvasirv1alpha1.RoutingPolicy{}, &corev1.Pod{},
+	} {
 		_, err := r.cache.GetInformer(ctx, kind)
 		switch {
 		case ctx.Err() != nil:

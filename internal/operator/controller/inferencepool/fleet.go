@@ -125,10 +125,12 @@ func (r *cluster) findFleets(ctx context.Context) error {
 func (r *cluster) leadsTo(ctx context.Context, name string) (string, error) {
 	service := &corev1.Service{}
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, service)
-	if client.IgnoreNotFound(err) != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.fleets.target, nil
+	case err != nil:
 		return "", fmt.Errorf("reading the Service %s: %w", name, err)
-	}
-	if err != nil || !metav1.IsControlledBy(service, r.pool) {
+	case !metav1.IsControlledBy(service, r.pool):
 		return r.fleets.target, nil
 	}
 	return service.Spec.Selector[resources.LabelFleet], nil

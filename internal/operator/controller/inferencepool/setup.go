@@ -36,7 +36,8 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.behindGateways), builder.WithPredicates(gatewayPods)).
 		Watches(&v1alpha1.RoutingPolicy{}, handler.EnqueueRequestsFromMapFunc(r.neighbours),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.PickerFleet{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.PickerFleet{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&appsv1.Deployment{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet)).
 		Owns(&appsv1.Deployment{}).
 		Owns(&appsv1.ControllerRevision{}).
@@ -97,7 +98,8 @@ func (r *Reconciler) poolsOf(_ context.Context, o client.Object) []reconcile.Req
 	var out []reconcile.Request
 	fleet := pod.Labels[resources.LabelFleet]
 	for pool, set := range r.selectors {
-		if pool.Namespace == pod.Namespace && (config.HasLabels(pod, set) || pickerOf(pod) == pool.Name || fleet != "" && slices.Contains(r.fleetsOf[pool], fleet)) {
+		if pool.Namespace == pod.Namespace && (config.HasLabels(pod, set) || pickerOf(pod) == pool.Name ||
+			fleet != "" && slices.Contains(r.fleetsOf[pool], fleet)) {
 			out = append(out, reconcile.Request{NamespacedName: pool})
 		}
 	}
