@@ -12,12 +12,20 @@ import (
 // Prometheus finds each port with metrics once: the monitors select the Services of operator and pickers by labels and port.
 func TestMonitorsFindTheMetrics(t *testing.T) {
 	all := objects(t, rendered(t, "--set", "monitoring.monitors.enabled=true,keda.enabled=true", "--set", "crds.install=false"))
-	pickers, err := os.ReadFile(filepath.Join(root, "internal", "operator", "resources", "testdata", "smallest.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	type found struct {
+		monitor  string
+		services map[string]*unstructured.Unstructured
 	}
-	of := map[string]map[string]*unstructured.Unstructured{"kvasir-operator": all, "kvasir-pickers": objects(t, string(pickers))}
-	for monitor, services := range of {
+	of := []found{{"kvasir-operator", all}}
+	for _, pickers := range []string{"smallest.yaml", "fleet.yaml"} {
+		text, err := os.ReadFile(filepath.Join(root, "internal", "operator", "resources", "testdata", pickers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		of = append(of, found{"kvasir-pickers", objects(t, string(text))})
+	}
+	for _, f := range of {
+		monitor, services := f.monitor, f.services
 		m := all["ServiceMonitor "+system+"/"+monitor]
 		if m == nil {
 			t.Fatalf("there is no ServiceMonitor %s", monitor)

@@ -52,11 +52,13 @@ func TestMonitorsVerifyCertificates(t *testing.T) {
 	all = objects(t, rendered(t, "--set", "monitoring.monitors.enabled=true", "--set", "crds.install=false",
 		"--set", "metrics.certificateSecret=metrics",
 		"--set", "monitoring.monitors.pools[0].name=chat,monitoring.monitors.pools[0].namespace=llm",
-		"--set", "monitoring.monitors.pools[1].name=code,monitoring.monitors.pools[1].namespace=dev"))
+		"--set", "monitoring.monitors.pools[1].name=code,monitoring.monitors.pools[1].namespace=dev",
+		"--set", "monitoring.monitors.fleets[0].name=default,monitoring.monitors.fleets[0].namespace=llm"))
 	for name, want := range map[string][2]string{
 		system + "/kvasir-operator": {"kvasir-operator-metrics." + system + ".svc", "secret metrics"},
 		"llm/chat-picker":           {"chat-picker.llm.svc", "configMap chat-picker-ca"},
 		"dev/code-picker":           {"code-picker.dev.svc", "configMap code-picker-ca"},
+		"llm/default-fleet":         {"default-fleet.llm.svc", "configMap default-fleet-ca"},
 	} {
 		if server, ca := verified(t, all["ServiceMonitor "+name]); server != want[0] || ca != want[1] {
 			t.Errorf("%s verifies %q by %q, want %v", name, server, ca, want)
@@ -69,14 +71,16 @@ func TestMonitorsVerifyCertificates(t *testing.T) {
 
 // TestTheNotesNameCertificatesThatAreNotVerified, with the value that changes it.
 func TestTheNotesNameCertificatesThatAreNotVerified(t *testing.T) {
-	const pools, operator = "monitoring.monitors.pools.", "set metrics.certificateSecret"
+	const pools, operator = "monitoring.monitors.pools", "set metrics.certificateSecret"
 	const listed, secret = "monitoring.monitors.pools[0].name=chat,monitoring.monitors.pools[0].namespace=llm", "metrics.certificateSecret=metrics"
+	const ofFleet = "monitoring.monitors.fleets[0].name=default,monitoring.monitors.fleets[0].namespace=llm"
 	for set, want := range map[string][]string{
 		"monitoring.monitors.enabled=false":                                                        nil,
 		"monitoring.monitors.enabled=true":                                                         {pools, operator},
 		"monitoring.monitors.enabled=true," + secret:                                               {pools},
 		"monitoring.monitors.enabled=true," + listed:                                               {operator},
 		"monitoring.monitors.enabled=true," + listed + "," + secret:                                nil,
+		"monitoring.monitors.enabled=true," + ofFleet + "," + secret:                               nil,
 		"monitoring.monitors.enabled=true," + secret + ",monitoring.monitors.verifyOperator=false": {pools, operator},
 	} {
 		out, err := run(t.Context(), filepath.Join(root, "bin", "helm"), "install", "kvasir", chart, "--dry-run=client", "--namespace", system,

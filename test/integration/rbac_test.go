@@ -13,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -139,6 +140,12 @@ func applyChildren(ctx context.Context, of resources.Input) {
 	GinkgoHelper()
 	objects, err := resources.Objects(resources.Config{PickerImage: "kvasir"}, of)
 	Expect(err).NotTo(HaveOccurred())
+	applyAll(ctx, objects)
+}
+
+// applyAll applies objects as the operator.
+func applyAll(ctx context.Context, objects []*unstructured.Unstructured) {
+	GinkgoHelper()
 	Expect(len(objects)).To(BeNumerically(">=", 8))
 	self := as(system, operator)
 	for _, o := range objects {
@@ -177,6 +184,41 @@ var _ = Describe("The rights", func() {
 		Entry("roles of the cluster", "create", "rbac.authorization.k8s.io/clusterroles"),
 		Entry("definitions", "patch", "apiextensions.k8s.io/customresourcedefinitions"),
 	)
+
+	It("of a fleet's pickers are to read what is their pools', and in their namespace only", func(ctx SpecContext) {
+		ns, other := namespace(ctx), namespace(ctx)
+		pool := smallPool(ns, "m")
+		pool.Spec.Picker.Mode = v1alpha1.PickerOfFleet
+		Expect(admin.Create(ctx, pool)).To(Succeed())
+		fleet := &v1alpha1.PickerFleet{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}}
+		Expect(admin.Create(ctx, fleet)).To(Succeed())
+		objects, err := resources.FleetObjects(resources.Config{PickerImage: "kvasir"}, resources.Fleet{
+			PickerFleet: fleet, Pools: []*v1alpha1.InferencePool{pool}, TenantSecrets: []string{"tenants"},
+		})
+		Expect(err).NotTo(HaveOccurred())
+		applyAll(ctx, objects)
+		account := resources.NamesOfFleet("default").Pickers
+		Expect(rights(ctx, ns, ns, account)).To(ConsistOf(
+			"kvasir.dev/inferencepools: get list watch",
+			"kvasir.dev/modelroutes: get list watch",
+			"kvasir.dev/routingpolicies: get list watch",
+			"inference.networking.k8s.io/inferencepools: get list watch",
+			"/pods: get list watch",
+			"/secrets [m-key tenants]: get",
+			"authorization.k8s.io/localsubjectaccessreviews: create",
+		))
+		Expect(rights(ctx, other, ns, account)).To(BeEmpty(), "elsewhere")
+		picker := as(ns, account)
+		Expect(picker.List(ctx, &v1alpha1.InferencePoolList{}, client.InNamespace(ns))).To(Succeed())
+		for what, err := range map[string]error{
+			"pools of another namespace": picker.List(ctx, &v1alpha1.InferencePoolList{}, client.InNamespace(other)),
+			"pods of another namespace":  picker.List(ctx, &corev1.PodList{}, client.InNamespace(other)),
+			"another Secret":             picker.Get(ctx, client.ObjectKey{Namespace: ns, Name: "default-fleet-ca"}, &corev1.Secret{}),
+			"its own fleet":              picker.Delete(ctx, fleet.DeepCopy()),
+		} {
+			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s: %v", what, err)
+		}
+	})
 
 	It("of pickers are granted by the operator, and are to read what is theirs", func(ctx SpecContext) {
 		ns := namespace(ctx)

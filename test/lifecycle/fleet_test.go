@@ -78,8 +78,8 @@ func (w *world) fleetPods() map[string]bool {
 	return all
 }
 
-// TestNoRequestFailsBehindAFleet has one fleet serve three pools under load while the fleet is rolled out, a pool is scaled down, and a
-// pool gets pickers of its own and returns. No request fails, no engine is replaced, and no request goes to a pod that the
+// TestNoRequestFailsBehindAFleet has one fleet serve three pools under load while the fleet is rolled out, a pool is scaled down, a
+// pool gets pickers of its own and returns, and the fleet is deleted and made again. No request fails, no engine is replaced, and no request goes to a pod that the
 // pickers have said not to choose.
 func TestNoRequestFailsBehindAFleet(t *testing.T) {
 	w := newWorld(t, 0)
@@ -148,6 +148,11 @@ func TestNoRequestFailsBehindAFleet(t *testing.T) {
 		w.answers(l, 20)
 		t.Logf("mode %s after %s: %d requests", mode, time.Since(began).Round(time.Second), l.asked.Load())
 	}
+	w.loseFleet(metav1.DeletePropagationForeground)
+	w.answers(l, 20)
+	w.loseFleet(metav1.DeletePropagationBackground)
+	w.answers(l, 20)
+	t.Logf("deleted and made again, twice: %d requests", l.asked.Load())
 	failures := l.end()
 	drained, after, tooLate := m.end()
 	t.Logf("%d requests, %d of them streamed, %d failed; %d pods drained, %d requests came after all pickers had acknowledged the mark, %d too late",
@@ -159,6 +164,37 @@ func TestNoRequestFailsBehindAFleet(t *testing.T) {
 		t.Errorf("%d pods drained, %d requests came to draining pods", drained, tooLate)
 	}
 	w.sameEngines(engines, 1)
+}
+
+// loseFleet deletes the fleet under its pools, waits until Kubernetes has taken it from its objects, and makes it again: its pickers stay.
+func (w *world) loseFleet(how metav1.DeletionPropagation) {
+	w.Helper()
+	before := w.fleetPods()
+	w.must(w.admin.Delete(w.Context(), &v1alpha1.PickerFleet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}, client.PropagationPolicy(how)))
+	w.reaches("objects without their fleet", func() error {
+		for name, o := range map[string]client.Object{
+			"default-fleet": &appsv1.Deployment{}, "default-fleet-ca": &corev1.ConfigMap{}, "default-fleet-peers": &corev1.Service{},
+		} {
+			w.must(w.admin.Get(w.Context(), client.ObjectKey{Namespace: namespace, Name: name}, o))
+			if owner := metav1.GetControllerOf(o); owner != nil {
+				return fmt.Errorf("%s is controlled by %s %s", name, owner.Kind, owner.Name)
+			}
+		}
+		return nil
+	})
+	w.must(w.admin.Get(w.Context(), client.ObjectKey{Namespace: namespace, Name: "default-fleet-tls"}, &corev1.Secret{}))
+	w.until("without its fleet", func(p *v1alpha1.InferencePool) bool {
+		c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionPickerAvailable)
+		return c != nil && c.Reason == "FleetNotFound"
+	})
+	w.apply(fleet)
+	w.fleetIs(3)
+	after := w.fleetPods()
+	for uid := range before {
+		if !after[uid] {
+			w.Errorf("the pickers were %v and are %v", before, after)
+		}
+	}
 }
 
 // sameEngines checks that no engine was replaced, and so many have gone.

@@ -27,7 +27,8 @@ func (d *Doctor) fleets(ctx context.Context) {
 		fleet := &list.Items[i]
 		subject := fleet.Namespace + "/" + fleet.Name
 		if ptr.Deref(fleet.Status.ObservedGeneration, 0) < fleet.Generation {
-			d.add(Fail, check, subject, "the operator has not seen the newest spec", "see that the operator runs, and watches the namespace "+fleet.Namespace)
+			d.add(Fail, check, subject, "the operator has not seen the newest spec",
+				"see that the operator runs, and watches the namespace "+fleet.Namespace)
 			continue
 		}
 		good := 0
@@ -37,10 +38,12 @@ func (d *Doctor) fleets(ctx context.Context) {
 				continue
 			}
 			level := Warn
-			if c.Type == v1alpha1.ConditionAvailable && ptr.Deref(fleet.Status.ReadyReplicas, 0) == 0 || c.Reason == status.ReasonCertificateInvalid {
+			if c.Type == v1alpha1.ConditionAvailable && ptr.Deref(fleet.Status.ReadyReplicas, 0) == 0 ||
+				c.Reason == status.ReasonCertificateInvalid {
 				level = Fail
 			}
-			d.add(level, check, subject, fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message), d.cures[[2]string{c.Type, c.Reason}])
+			d.add(level, check, subject, fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message),
+				d.cures[[2]string{c.Type, c.Reason}])
 		}
 		if good == len(fleet.Status.Conditions) {
 			d.ok(check, subject, "it serves %d pools with %d pickers", ptr.Deref(fleet.Status.Pools, 0), ptr.Deref(fleet.Status.ReadyReplicas, 0))
@@ -58,6 +61,7 @@ func (d *Doctor) fleetNetwork(ctx context.Context, fleet *v1alpha1.PickerFleet) 
 	var list networkingv1.NetworkPolicyList
 	if d.Source.Client.List(ctx, &list, client.InNamespace(fleet.Namespace)) == nil &&
 		!slices.ContainsFunc(list.Items, func(p networkingv1.NetworkPolicy) bool { return p.Name == own }) {
-		d.add(Warn, "network", fleet.Namespace+"/"+fleet.Name, "the NetworkPolicy "+own+" is not there", "see the operator's log, and the condition Available of the fleet")
+		d.add(Warn, "network", fleet.Namespace+"/"+fleet.Name, "the NetworkPolicy "+own+" is not there",
+			"see the operator's log, and the condition Available of the fleet")
 	}
 }

@@ -17,8 +17,8 @@ import (
 
 // pages are what stands around the commands of a page: what they take for granted, and what is looked at or removed after them.
 var pages = map[string]struct{ before, after string }{
-	"README.md":       {after: "helm uninstall kvasir --namespace kvasir-system; kubectl delete crd inferencepools.kvasir.dev pickerfleets.kvasir.dev routingpolicies.kvasir.dev"},
-	"docs/install.md": {after: "helm uninstall kvasir --namespace kvasir-system; kubectl delete crd inferencepools.kvasir.dev pickerfleets.kvasir.dev routingpolicies.kvasir.dev"},
+	"README.md":       {after: "helm uninstall kvasir --namespace kvasir-system; kubectl delete crd inferencepools.kvasir.dev modelroutes.kvasir.dev pickerfleets.kvasir.dev routingpolicies.kvasir.dev"},
+	"docs/install.md": {after: "helm uninstall kvasir --namespace kvasir-system; kubectl delete crd inferencepools.kvasir.dev modelroutes.kvasir.dev pickerfleets.kvasir.dev routingpolicies.kvasir.dev"},
 	"docs/migration.md": {
 		before: `kubectl create namespace llm-d
 kubectl apply --filename - <<END

@@ -47,11 +47,11 @@ var unknown = map[string]bool{
 var _ = Describe("The manifests of", Ordered, func() {
 	BeforeAll(func(ctx SpecContext) {
 		kubectl(ctx, "apply", "--server-side", "--filename", filepath.Join(kube.Root(), "config", "crd", "bases"))
-		kubectl(ctx, "wait", "--for=condition=Established", "crd/inferencepools.kvasir.dev", "crd/pickerfleets.kvasir.dev", "crd/routingpolicies.kvasir.dev")
+		kubectl(ctx, "wait", "--for=condition=Established", "crd/inferencepools.kvasir.dev", "crd/modelroutes.kvasir.dev", "crd/pickerfleets.kvasir.dev", "crd/routingpolicies.kvasir.dev")
 		kubectlIn(ctx, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "manifests"}}`, "apply", "--filename", "-")
 	})
 	AfterAll(func(ctx SpecContext) {
-		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev")
+		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev")
 	})
 	for page, least := range map[string]int{"install-gateways.md": 9, "install-vllm.md": 3, "migration.md": 4} {
 		It("docs/"+page+" are taken by the API server", func(ctx SpecContext) {

@@ -125,13 +125,39 @@ func (r *cluster) findFleets(ctx context.Context) error {
 func (r *cluster) leadsTo(ctx context.Context, name string) (string, error) {
 	service := &corev1.Service{}
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, service)
-	if client.IgnoreNotFound(err) != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.fleets.target, nil
+	case err != nil:
 		return "", fmt.Errorf("reading the Service %s: %w", name, err)
-	}
-	if err != nil || !metav1.IsControlledBy(service, r.pool) {
+	case !metav1.IsControlledBy(service, r.pool):
 		return r.fleets.target, nil
 	}
 	return service.Spec.Selector[resources.LabelFleet], nil
+}
+
+// standing is where a move stands: fleets, or empty for the pool's own pickers.
+type standing struct {
+	target, reporters, clients string
+	// gone: the pickers to which clients are sent are not there any more. fit: the target can serve the pool, and serves: it does.
+	gone, fit, serves bool
+	// known: the target knows all caches, or has had the time to.
+	known bool
+}
+
+// next returns where reporters and clients are sent from now on.
+func (s standing) next() (reporters, clients string) {
+	switch {
+	case s.gone && s.fit: // there is nothing to lose
+		return s.target, s.target
+	case !s.serves:
+		return s.reporters, s.clients
+	case s.reporters != s.target:
+		return s.target, s.clients
+	case s.known:
+		return s.reporters, s.target
+	}
+	return s.reporters, s.clients
 }
 
 // stepOn takes the next step of a move, if its time has come. ready are the ready pickers of each fleet.
@@ -147,15 +173,12 @@ func (r *cluster) stepOn(ctx context.Context, ready map[string]int32) error {
 	} else if memory.reporters.IsZero() {
 		memory.reporters = r.now
 	}
-	switch late := memory.reporters.Add(movesWithin); {
-	case gone && (f.target == "" || resources.Unfit(r.pool) == ""): // there is nothing to lose
-		move.Reporters, move.Clients = f.target, f.target
-	case !serves || move.Reporters == f.target && move.Clients == f.target:
-	case move.Reporters != f.target:
-		move.Reporters = f.target
-	case r.knownBy(states) || !r.now.Before(late):
-		move.Clients = f.target
-	default:
+	late := memory.reporters.Add(movesWithin)
+	at := standing{
+		target: f.target, reporters: move.Reporters, clients: move.Clients, gone: gone, fit: f.target == "" || resources.Unfit(r.pool) == "",
+		serves: serves, known: r.knownBy(states) || !r.now.Before(late),
+	}
+	if move.Reporters, move.Clients = at.next(); !memory.reporters.IsZero() && move.Clients != f.target {
 		r.wakeAt(late)
 	}
 	move.KeepsOwn = f.target != "" && r.picker != nil && f.clients == ""

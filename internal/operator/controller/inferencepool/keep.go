@@ -295,7 +295,8 @@ func (r *children) apply(ctx context.Context, want *unstructured.Unstructured) e
 		r.memory.noProtocolUntil, r.retry = r.now.Add(foundEvery), true
 		return nil
 	}
-	if gvk := want.GroupVersionKind(); objects.Refused(err) && (resources.IsTraffic(gvk) || gvk == resources.GIEKind || gvk == resources.RouteKind) {
+	if gvk := want.GroupVersionKind(); objects.Refused(err) &&
+		(resources.IsTraffic(gvk) || gvk == resources.GIEKind || gvk == resources.RouteKind) {
 		// Another release of the gateway, perhaps. The pool serves without.
 		why := fmt.Sprintf("%s %s is refused: %v", key.kind, key.name, err)
 		if resources.IsTraffic(gvk) {

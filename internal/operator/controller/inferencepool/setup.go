@@ -48,7 +48,8 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 		Owns(&networkingv1.NetworkPolicy{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
 	if !r.WithoutFleets {
-		b = b.Watches(&v1alpha1.PickerFleet{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+		b = b.Watches(&v1alpha1.PickerFleet{}, handler.EnqueueRequestsFromMapFunc(r.ofFleet),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	}
 	if r.NodeSignals {
 		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.poolsOn), builder.WithPredicates(nodeChanges))
@@ -99,7 +100,8 @@ func (r *Reconciler) poolsOf(_ context.Context, o client.Object) []reconcile.Req
 	var out []reconcile.Request
 	fleet := pod.Labels[resources.LabelFleet]
 	for pool, set := range r.selectors {
-		if pool.Namespace == pod.Namespace && (config.HasLabels(pod, set) || pickerOf(pod) == pool.Name || fleet != "" && slices.Contains(r.fleetsOf[pool], fleet)) {
+		if pool.Namespace == pod.Namespace && (config.HasLabels(pod, set) || pickerOf(pod) == pool.Name ||
+			fleet != "" && slices.Contains(r.fleetsOf[pool], fleet)) {
 			out = append(out, reconcile.Request{NamespacedName: pool})
 		}
 	}

@@ -26,8 +26,8 @@ func (r *scope) owns(o metav1.Object) bool { return metav1.IsControlledBy(o, r.f
 // of that fleet have kept it.
 func (r *scope) mayTake(o metav1.Object) bool {
 	owner := metav1.GetControllerOf(o)
-	return o.GetLabels()[resources.LabelFleet] == r.key.Name && o.GetAnnotations()[objects.AnnotationApplied] != "" && o.GetDeletionTimestamp().IsZero() &&
-		(owner == nil || owner.Kind == v1alpha1.KindPickerFleet && owner.Name == r.key.Name)
+	return o.GetLabels()[resources.LabelFleet] == r.key.Name && o.GetAnnotations()[objects.AnnotationApplied] != "" &&
+		o.GetDeletionTimestamp().IsZero() && (owner == nil || owner.Kind == v1alpha1.KindPickerFleet && owner.Name == r.key.Name)
 }
 
 // apply brings one object to what is wanted, when it differs.
@@ -55,7 +55,8 @@ func (r *scope) apply(ctx context.Context, want *unstructured.Unstructured) erro
 			r.taken = append(r.taken, key.kind+" "+key.name)
 		}
 		return nil
-	case err == nil && r.owns(live) && (objects.Holds(live.Object, want.Object) || r.memory.applied[key] == applied{hash, live.GetResourceVersion()}):
+	case err == nil && r.owns(live) && (objects.Holds(live.Object, want.Object) ||
+		r.memory.applied[key] == applied{hash, live.GetResourceVersion()}):
 		return nil
 	}
 	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), client.FieldOwner(resources.Manager), client.ForceOwnership)
@@ -67,7 +68,8 @@ func (r *scope) apply(ctx context.Context, want *unstructured.Unstructured) erro
 }
 
 // made are the objects of one kind that the operator has made for a fleet.
-func (r *Reconciler) made(ctx context.Context, key types.NamespacedName, gvk schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
+func (r *Reconciler) made(ctx context.Context, key types.NamespacedName,
+	gvk schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 	err := r.Direct.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabels{resources.LabelFleet: key.Name})
@@ -116,9 +118,9 @@ func (r *scope) keepCertificates(ctx context.Context) error {
 	case len(r.taken) > 0:
 		return nil
 	}
-	newCA, newLeaf, trusted, next, err := resources.FleetCertificates(r.fleet, account, ca, leaf, r.now)
-	if err != nil {
-		r.certificates = &invalid{err}
+	newCA, newLeaf, trusted, next, wrong := resources.FleetCertificates(r.fleet, account, ca, leaf, r.now)
+	if wrong != nil {
+		r.certificates = &invalid{wrong}
 		r.wakeAt(r.now.Add(missingEvery))
 		return nil
 	}

@@ -1,5 +1,5 @@
-// Package pickerfleet keeps the pickers of PickerFleets: their Deployment, with the objects that it needs, and the status of the fleet. Which
-// pools a fleet serves follows from the pools: from their specs, and, while a pool moves, from their status, which the controller of
+// Package pickerfleet keeps the pickers of PickerFleets: their Deployment, with the objects that it needs, and the status of the fleet.
+// Which pools a fleet serves follows from the pools: from their specs, and, while a pool moves, from their status, which the controller of
 // pools writes.
 //
 // The objects of a fleet belong to the fleet and to its pools. If the fleet is deleted while it has pools, its pickers stay and serve
@@ -255,7 +255,8 @@ func (r *scope) yields(ctx context.Context) (bool, error) {
 	if r.Recorder != nil {
 		r.Recorder.Eventf(r.fleet.PickerFleet, nil, corev1.EventTypeWarning, "OtherOperator", "OtherOperator",
 			"the operator %s manages this fleet, and this one (%s) leaves it alone. To have this one manage it: kubectl annotate kvfleet -n %s %s %s=%s --overwrite",
-			cmp.Or(other.Named, other.Account.String()), r.Others.Own, r.key.Namespace, r.key.Name, v1alpha1.AnnotationOperator, r.Others.Own.Namespace)
+			cmp.Or(other.Named, other.Account.String()), r.Others.Own, r.key.Namespace, r.key.Name, v1alpha1.AnnotationOperator,
+			r.Others.Own.Namespace)
 	}
 	return true, nil
 }
@@ -370,7 +371,8 @@ func (r *Reconciler) deleteObjects(ctx context.Context, key types.NamespacedName
 			}
 			o.SetGroupVersionKind(gvk)
 			uid := o.GetUID()
-			if err := r.Client.Delete(ctx, o, client.Preconditions{UID: &uid}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			err := r.Client.Delete(ctx, o, client.Preconditions{UID: &uid})
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 				return fmt.Errorf("deleting %s %s: %w", gvk.Kind, o.GetName(), err)
 			}
 		}

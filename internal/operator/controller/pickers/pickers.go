@@ -161,7 +161,8 @@ func (l *Listener) replicas(ctx context.Context, pool types.NamespacedName) ([]r
 func (l *Listener) pods(ctx context.Context, namespace string, selector map[string]string) ([]rpc.Replica, error) {
 	var list corev1.PodList
 	// The pods are shared with the cache and only read.
-	if err := l.o.Reader.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels(selector), client.UnsafeDisableDeepCopy); err != nil {
+	err := l.o.Reader.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels(selector), client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return nil, err
 	}
 	var all []rpc.Replica

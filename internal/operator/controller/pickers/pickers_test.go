@@ -263,6 +263,30 @@ func TestAReplicaThatIsReadyAndNotHeardIsInTheView(t *testing.T) {
 	}
 }
 
+// TestAMovingPoolHasThePickersOfBothSides: its own, those of its fleet, and those of the fleet before. A mark is acknowledged when all of them
+// have done so.
+func TestAMovingPoolHasThePickersOfBothSides(t *testing.T) {
+	w := newWorld(t, false)
+	pool := &v1alpha1.InferencePool{}
+	if err := w.api.Get(t.Context(), chat, pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Spec.Picker.Mode, pool.Spec.Picker.FleetRef.Name, pool.Status.Picker.FleetName = v1alpha1.PickerOfFleet, "next", "before"
+	if err := w.api.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	w.add((&replica{name: "own"}).pod(corev1.ConditionTrue))
+	for _, fleet := range []string{"next", "before", "another"} {
+		pod := (&replica{name: fleet}).pod(corev1.ConditionTrue)
+		pod.Labels = resources.FleetPods(fleet)
+		w.add(pod)
+	}
+	view := w.listener.View(chat)
+	if _, silent := names(&view); !slices.Equal(silent, []string{"before", "next", "own"}) {
+		t.Errorf("asked are %v", silent)
+	}
+}
+
 func TestWhatIsHeardWakesTheControllers(t *testing.T) {
 	w := newWorld(t, false)
 	a, b := newReplica(t, "a", w.cert), newReplica(t, "b", w.cert)
