@@ -159,12 +159,14 @@ type Priority struct {
 
 // Tenants define how the tenant of a request is found, and the limits of each tenant.
 //
-// +kubebuilder:validation:XValidation:rule="self.identification == 'Header' || (has(self.secretRefs) && size(self.secretRefs) > 0)",message="identification APIKey and ClientCertificate need secretRefs"
+// +kubebuilder:validation:XValidation:rule="self.identification in ['Header', 'JWT'] || (has(self.secretRefs) && size(self.secretRefs) > 0)",message="identification APIKey and ClientCertificate need secretRefs"
 // +kubebuilder:validation:XValidation:rule="self.identification == 'Header' || !has(self.headerName)",message="headerName is only for identification Header"
+// +kubebuilder:validation:XValidation:rule="has(self.jwt) == (self.identification == 'JWT')",message="jwt is required when identification is JWT, and only then"
 // +kubebuilder:validation:XValidation:rule="self.classes.exists(c, c.name == self.defaultClass)",message="defaultClass must name one of classes"
 type Tenants struct {
 	// identification of a tenant: by the API key in Authorization: Bearer, by a header that an authenticating
-	// gateway sets, or by the certificate that a client of the pickers' proxy shows (picker.proxyTLS.clientCASecretRef).
+	// gateway sets, by the certificate that a client of the pickers' proxy shows (picker.proxyTLS.clientCASecretRef), or by a
+	// signed token (JWT) in Authorization: Bearer.
 	// +required
 	Identification TenantIdentification `json:"identification,omitempty"`
 	// headerName of that header; only with identification Header. Absent, x-gateway-inference-fairness-id.
@@ -173,6 +175,9 @@ type Tenants struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9-]+$`
 	// +optional
 	HeaderName string `json:"headerName,omitempty"`
+	// jwt defines which tokens name tenants; only with identification JWT.
+	// +optional
+	JWT TokenIssuer `json:"jwt,omitzero"`
 	// unknown defines what happens to requests of no known tenant: Reject with 401, or DefaultClass.
 	// +kubebuilder:default=Reject
 	// +optional
@@ -218,7 +223,7 @@ const (
 
 // TenantIdentification defines how a tenant is known.
 //
-// +kubebuilder:validation:Enum=APIKey;Header;ClientCertificate
+// +kubebuilder:validation:Enum=APIKey;Header;ClientCertificate;JWT
 type TenantIdentification string
 
 // The ways to know a tenant.
@@ -226,7 +231,40 @@ const (
 	IdentifyByAPIKey      TenantIdentification = "APIKey"
 	IdentifyByHeader      TenantIdentification = "Header"
 	IdentifyByCertificate TenantIdentification = "ClientCertificate"
+	IdentifyByJWT         TenantIdentification = "JWT"
 )
+
+// TokenIssuer signs tokens that name tenants, such as a provider of OpenID Connect. Pickers fetch its keys over https, with the
+// authorities that their image trusts, and keep them while it cannot be reached.
+type TokenIssuer struct {
+	// issuer, as tokens name it (iss): an https URL.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$`
+	// +required
+	Issuer string `json:"issuer,omitempty"`
+	// audiences of tokens that are accepted (aud), 1 to 8: a token needs one of them.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	// +required
+	Audiences []string `json:"audiences,omitempty"`
+	// keysURL is the https URL of the issuer's JSON Web Key Set. Absent, the jwks_uri of the issuer's
+	// /.well-known/openid-configuration.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/?=&-]*)?$`
+	// +optional
+	KeysURL string `json:"keysURL,omitempty"`
+	// tenantClaim is the claim of a token whose value, a string, is the tenant.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:default=sub
+	// +optional
+	TenantClaim string `json:"tenantClaim,omitempty"`
+}
 
 // UnknownTenant defines what happens to requests of no known tenant.
 //

@@ -18,6 +18,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
@@ -30,6 +31,8 @@ type Settings struct {
 	// Root is the key root of pools that have no Secret, at least kvblock.MinSeedBytes long. Each pool gets a seed of
 	// its own from it.
 	Root []byte
+	// Tokens returns what checks the tokens of an issuer; nil if no tokens are checked, and none is known.
+	Tokens func(tenant.Issuer) tenant.TokenChecker
 }
 
 // Secrets by namespace and name.

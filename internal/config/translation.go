@@ -43,6 +43,9 @@ func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	if len(errs) == 0 {
 		if spec.Admission.Tenants != nil {
 			spec.Admission.Tenants.Known = known
+			if issuer := spec.Admission.Tenants.Issuer; issuer != nil && n.settings.Tokens != nil {
+				spec.Admission.Tenants.Tokens = n.settings.Tokens(*issuer)
+			}
 			for _, err := range invalid {
 				n.problem(v1alpha1.KindRoutingPolicy, p, err, false)
 			}

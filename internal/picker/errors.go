@@ -111,6 +111,8 @@ func (t *TenantsSpec) unknown() *Error {
 	switch {
 	case t.Certificate:
 		return unknownTenant("The client's certificate is missing or not known.")
+	case t.byToken():
+		return unknownTenant("The token is missing or not valid here.")
 	case t.Header != "":
 		return unknownTenant("The request names no tenant that is known.")
 	}

@@ -54,7 +54,10 @@ type TenantsSpec struct {
 	Header string
 	// Certificate: the client's certificate names the tenant, and neither a header nor a key does.
 	Certificate bool
-	// Known tenants. With a header and without any, every name is known.
+	// Issuer signs the tokens that name tenants, and Tokens checks them; a nil Issuer for no tokens. Without Tokens no token is known.
+	Issuer *tenant.Issuer
+	Tokens tenant.TokenChecker
+	// Known tenants. With a header or tokens, and without any, every name is known.
 	Known *tenant.Directory
 	// Reject requests of no known tenant; otherwise they are of the default class.
 	Reject bool
@@ -86,13 +89,10 @@ func (t *TenantsSpec) identify(header func(string) string) (name string, class *
 	switch {
 	case t.Certificate:
 		entry, known = t.Known.ByCertificate(HeaderOf(header, CertificateHeader))
-	case t.Header == "":
+	case t.byKey():
 		entry, known = t.Known.ByKey(keyOf(header))
 	default:
-		name = HeaderOf(header, t.Header)
-		if len(name) > tenant.MaxName {
-			name = ""
-		}
+		name = t.named(header)
 		entry, known = t.Known.ByName(name)
 		if !known && name != "" && t.Known.Len() == 0 {
 			return name, t.Default, nil
@@ -115,7 +115,26 @@ const CertificateHeader = ":client-certificate"
 const APIKeyHeader = "x-api-key"
 
 // byKey reports whether tenants show keys of Kvasir.
-func (t *TenantsSpec) byKey() bool { return t != nil && t.Header == "" && !t.Certificate }
+func (t *TenantsSpec) byKey() bool {
+	return t != nil && t.Header == "" && !t.Certificate && t.Issuer == nil
+}
+
+// byToken reports whether tenants show tokens.
+func (t *TenantsSpec) byToken() bool { return t != nil && t.Issuer != nil }
+
+// named is the tenant that a token or a header names; empty for none.
+func (t *TenantsSpec) named(header func(string) string) (name string) {
+	if t.Issuer == nil {
+		if name = HeaderOf(header, t.Header); len(name) > tenant.MaxName {
+			return ""
+		}
+		return name
+	}
+	if t.Tokens != nil {
+		name, _ = t.Tokens.Tenant(tenant.Bearer(HeaderOf(header, "authorization")))
+	}
+	return name
+}
 
 // keyOf is the key that a client shows: as clients of the OpenAI API do, or else as those of the Anthropic API.
 func keyOf(header func(string) string) string {
@@ -208,7 +227,7 @@ func (s *Spec) Authorization() (value string, own bool) {
 		return "", true
 	case s.EngineAPIKey != "":
 		return "Bearer " + s.EngineAPIKey, false
-	case s.Policy.Admission.Tenants.byKey():
+	case s.Policy.Admission.Tenants.byKey(), s.Policy.Admission.Tenants.byToken():
 		return "", false
 	}
 	return "", true

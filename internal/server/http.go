@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -232,7 +233,7 @@ func (a *app) live(list *config.List) api.Live {
 	for i := range facts {
 		facts[i].Shares = a.picker.Sharing(facts[i].Stats.Namespace + "/" + facts[i].Stats.Pool)
 	}
-	problems := append(a.proxyTLS.problems(), list.Problems...)
+	problems := slices.Concat(a.proxyTLS.problems(), a.issuers.Problems(), list.Problems)
 	a.lastLive = dashboard.Live(a.name, now, a.started, a.ready.status(), problems, dashboard.Pools(facts, a.recent))
 	return a.lastLive
 }

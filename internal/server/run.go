@@ -19,6 +19,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/gateway/extproc"
 	"github.com/kvasir-dev/kvasir/internal/gateway/httpproxy"
 	"github.com/kvasir-dev/kvasir/internal/metrics"
+	"github.com/kvasir-dev/kvasir/internal/oidc"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
@@ -107,6 +108,7 @@ type serving struct {
 	overload *overload.Manager
 	proxy    *httpproxy.Proxy
 	proxyTLS *proxyTLS         // nil without TLS
+	issuers  *oidc.Registry    // of clients' tokens
 	gateways []*extproc.Server // one per port
 	ready    *readiness
 	// informed is closed by inform, at the latest when the first objects have been applied.
@@ -137,8 +139,10 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	// it reads what is embedded and waits for nothing
-	source, err := o.source.open(cluster, o.settings(root), log.WithName("watch"))
+	// it reads what is embedded
+	settings, issuers := o.settings(root), oidc.NewRegistry(log.WithName("tokens"))
+	settings.Tokens = issuers.Checker
+	source, err := o.source.open(cluster, settings, log.WithName("watch"))
 	if err != nil {
 		return err
 	}
@@ -153,6 +157,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	}
 	defer closeTracing()
 	a := newApp(log, o, kept, tracer)
+	a.issuers = issuers
 	defer a.close()
 	if err := a.newSync(o); err != nil {
 		return err

@@ -199,3 +199,19 @@ func Bearer(authorization string) string {
 	}
 	return strings.TrimSpace(authorization[len(scheme):])
 }
+
+// Issuer signs tokens that name tenants.
+type Issuer struct {
+	// URL is the issuer, as tokens name it. Audiences are those of tokens that are accepted: one of them is enough.
+	URL       string
+	Audiences []string
+	// KeysURL is where its keys are; empty for what its OpenID configuration says.
+	KeysURL string
+	// Claim is the name of the claim whose value is the tenant.
+	Claim string
+}
+
+// TokenChecker returns the tenant that a signed token names.
+type TokenChecker interface {
+	Tenant(token string) (name string, ok bool)
+}

@@ -78,6 +78,12 @@ func admission() Group {
 	of := func(fields string) string { return targets + "admission: {" + fields + "}" }
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
 		"tenants":                           {Spec: of("tenants: {" + tenants + ", classes: [{name: default}]}")},
+		"tokens name tenants":               {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example/realms/a', audiences: [kvasir], keysURL: 'https://idp.example/keys?v=1', tenantClaim: azp}, classes: [{name: default}]}")},
+		"tokens have an issuer":             {Spec: of("tenants: {identification: JWT, classes: [{name: default}]}"), Want: "jwt is required when identification is JWT"},
+		"tokens are of one way":             {Spec: of("tenants: {identification: Header, jwt: {issuer: 'https://idp.example', audiences: [kvasir]}, classes: [{name: default}]}"), Want: "jwt is required when identification is JWT"},
+		"tokens are for somebody":           {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example', audiences: []}, classes: [{name: default}]}"), Want: "audiences"},
+		"issuers speak TLS":                 {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'http://idp.example', audiences: [kvasir]}, classes: [{name: default}]}"), Want: "jwt.issuer"},
+		"keys come over TLS":                {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example', audiences: [kvasir], keysURL: 'file:///keys'}, classes: [{name: default}]}"), Want: "jwt.keysURL"},
 		"certificates of clients":           {Spec: of("tenants: {identification: ClientCertificate, secretRefs: [{name: s}], classes: [{name: default}]}")},
 		"certificates need Secrets":         {Spec: of("tenants: {identification: ClientCertificate, classes: [{name: default}]}"), Want: "need secretRefs"},
 		"certificates are in no header":     {Spec: of("tenants: {identification: ClientCertificate, headerName: x, secretRefs: [{name: s}], classes: [{name: default}]}"), Want: "headerName is only"},

@@ -73,6 +73,7 @@ func init() {
 			"config/crd",
 			"internal/bench",
 			"internal/certs",
+			"internal/oidc",
 			"internal/operator/resources",
 			"docs",
 			"internal/cli/command",

@@ -216,6 +216,9 @@ func bases(t *testing.T) []base {
 		list = append(list, base{pool: read(imagePool), policy: read(
 			"targetRefs: [{name: p}]\nhooks: {steps: [{name: a, when: 'false', " + does + "}]}")})
 	}
+	list = append(list, base{pool: read(imagePool), policy: read(
+		"targetRefs: [{name: p}]\nadmission: {tenants: {identification: JWT, classes: [{name: default}], jwt: {" +
+			"issuer: 'https://idp.example', audiences: [a], keysURL: 'https://idp.example/keys', tenantClaim: sub}}}")})
 	for _, s := range strategies {
 		list = append(list, base{pool: read(imagePool), policy: read("targetRefs: [{name: p}]\nstrategy: {" + s + "}\nshadow: [{name: s, strategy: {" + s + "}}]")})
 	}

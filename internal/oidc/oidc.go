@@ -1,0 +1,207 @@
+// Package oidc checks tokens that an issuer of OpenID Connect has signed, and finds the tenants that they name.
+package oidc
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/go-logr/logr"
+
+	"github.com/kvasir-dev/kvasir/internal/tenant"
+)
+
+const (
+	// maxToken bounds a token in bytes. leeway is how far clocks can differ.
+	maxToken, leeway = 16 << 10, 30 * time.Second
+	// rememberedFor is how long a token that was checked is not checked again, and maxRemembered how many such tokens there are.
+	rememberedFor, maxRemembered = time.Minute, 4096
+	// maxTried is how many keys a token is tried with, which need not name one.
+	maxTried = 4
+)
+
+// algorithms of signatures: those with a public key. Neither none nor HMAC is among them, so that no key can be taken for a secret.
+var algorithms = []jose.SignatureAlgorithm{
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
+}
+
+// Checker checks the tokens of one issuer. It is safe for concurrent use, and never waits for the issuer.
+type Checker struct {
+	issuer tenant.Issuer
+	keys   *keys
+	now    func() time.Time
+
+	mu         sync.Mutex // guards what follows
+	remembered map[[sha256.Size]byte]verdict
+}
+
+// verdict is the tenant of a token that was checked.
+type verdict struct {
+	tenant string
+	until  time.Time
+	// fetches of keys before: keys that were removed end what they have signed.
+	fetches uint64
+}
+
+var _ tenant.TokenChecker = (*Checker)(nil)
+
+// Tenant returns the tenant that a token names, if the issuer has signed it, and it is for us, and good now.
+func (c *Checker) Tenant(token string) (name string, ok bool) {
+	if token == "" || len(token) > maxToken {
+		return "", false
+	}
+	now, sum, fetches := c.now(), sha256.Sum256([]byte(token)), c.keys.fetches.Load()
+	c.mu.Lock()
+	v, known := c.remembered[sum]
+	c.mu.Unlock()
+	if known && now.Before(v.until) && v.fetches == fetches {
+		return v.tenant, true
+	}
+	name, expires, err := c.check(token, now)
+	if err != nil {
+		return "", false
+	}
+	c.remember(sum, verdict{name, earlier(expires, now.Add(rememberedFor)), fetches}, now)
+	return name, true
+}
+
+func (c *Checker) remember(sum [sha256.Size]byte, v verdict, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.remembered) >= maxRemembered {
+		for key, one := range c.remembered {
+			if !now.Before(one.until) {
+				delete(c.remembered, key)
+			}
+		}
+	}
+	if len(c.remembered) >= maxRemembered {
+		clear(c.remembered)
+	}
+	c.remembered[sum] = v
+}
+
+// check returns the tenant of a token and when the token expires.
+func (c *Checker) check(text string, now time.Time) (name string, expires time.Time, err error) {
+	token, err := jwt.ParseSigned(text, algorithms)
+	if err != nil {
+		return "", time.Time{}, errors.New("the token cannot be read")
+	}
+	if len(token.Headers) != 1 {
+		return "", time.Time{}, errors.New("the token must have exactly one signature")
+	}
+	var claims jwt.Claims
+	var all map[string]any
+	header := &token.Headers[0]
+	signed := slices.ContainsFunc(c.keys.find(header.KeyID, now), func(key jose.JSONWebKey) bool {
+		return (key.Algorithm == "" || key.Algorithm == header.Algorithm) && token.Claims(key.Key, &claims, &all) == nil
+	})
+	if !signed {
+		return "", time.Time{}, errors.New("the token is signed by an unknown key")
+	}
+	if claims.Expiry == nil {
+		return "", time.Time{}, errors.New("the token has no expiry")
+	}
+	expected := jwt.Expected{Issuer: c.issuer.URL, AnyAudience: c.issuer.Audiences, Time: now}
+	if c.issuer.URL == "" || len(c.issuer.Audiences) == 0 {
+		return "", time.Time{}, errors.New("no issuer or audience is configured")
+	}
+	if err := claims.ValidateWithLeeway(expected, leeway); err != nil {
+		return "", time.Time{}, err
+	}
+	name, _ = all[c.issuer.Claim].(string)
+	if name == "" || len(name) > tenant.MaxName {
+		return "", time.Time{}, errors.New("the token names no tenant")
+	}
+	return name, claims.Expiry.Time().Add(leeway), nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// maxCheckers is how many issuers are known at once; more are those of policies that have changed.
+const maxCheckers = 64
+
+// Registry has the checkers of issuers, which keep their keys while policies change. It is safe for concurrent use.
+type Registry struct {
+	client *http.Client
+	log    logr.Logger
+	now    func() time.Time
+
+	mu   sync.Mutex // guards what follows
+	all  map[string]*Checker
+	used []string // the keys of all, the last used one last
+}
+
+// NewRegistry asks issuers with a client of its own, which trusts the system's authorities.
+func NewRegistry(log logr.Logger) *Registry {
+	return newRegistry(&http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}, log, time.Now)
+}
+
+func newRegistry(client *http.Client, log logr.Logger, now func() time.Time) *Registry {
+	own := *client
+	own.Timeout = fetchTimeout
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return errors.New("the issuer redirects") }
+	return &Registry{client: &own, log: log, now: now, all: map[string]*Checker{}}
+}
+
+// Checker returns that of an issuer. The first time it waits for the issuer's keys, for fetchTimeout at most, so that no token is refused
+// because they are not there yet.
+func (r *Registry) Checker(issuer tenant.Issuer) tenant.TokenChecker {
+	key, err := json.Marshal(issuer)
+	if err != nil {
+		panic(err) // strings
+	}
+	c, made := r.find(string(key), issuer)
+	if made {
+		ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
+		defer cancel()
+		c.keys.first(ctx)
+	}
+	return c
+}
+
+func (r *Registry) find(key string, issuer tenant.Issuer) (c *Checker, made bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.used = append(slices.DeleteFunc(r.used, func(k string) bool { return k == key }), key)
+	if c := r.all[key]; c != nil {
+		return c, false
+	}
+	if len(r.all) >= maxCheckers {
+		delete(r.all, r.used[0])
+		r.used = r.used[1:]
+	}
+	c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{},
+		keys: &keys{source: source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
+	r.all[key] = c
+	return c, true
+}
+
+// Problems are those of issuers whose keys cannot be fetched, in short sentences.
+func (r *Registry) Problems() (all []string) {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, key := range r.used {
+		if c := r.all[key]; c != nil {
+			if why := c.keys.problem(); why != "" {
+				all = append(all, "Keys of the issuer "+c.issuer.URL+" cannot be fetched: "+why)
+			}
+		}
+	}
+	return all
+}
