@@ -44,7 +44,7 @@ func fleets() {
 				for turn := range 3 {
 					a := f.request(ctx, "chat", map[string]string{"X-Session-Id": fmt.Sprint("s", session)})
 					Expect(a.Status).To(Equal(http.StatusOK), a.Body)
-					Expect(a.Route).To(HavePrefix(models+"/chat rule=1"), "%+v", a)
+					Expect(a.Route).To(HavePrefix(models+"/chat rule=0"), "%+v", a)
 					if turn == 0 {
 						first = a.Pool
 						sides[a.Pool]++
