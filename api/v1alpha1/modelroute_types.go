@@ -77,7 +77,8 @@ type ModelRouteRule struct {
 	// fallback lists pools that are tried in order when a backend does not serve a request, at most 4.
 	// +kubebuilder:validation:MinItems=0
 	// +kubebuilder:validation:MaxItems=4
-	// +listType=set
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.pool == b.pool && (has(a.modelName) ? a.modelName : '') == (has(b.modelName) ? b.modelName : '')))",message="no two fallbacks may have the same pool and the same modelName"
+	// +listType=atomic
 	// +optional
 	Fallback []ModelRouteFallback `json:"fallback,omitempty"`
 	// fallbackOn are the causes: the pool is Full, Cold (no endpoint) or Down. Absent, all of them. Only with fallback.
@@ -150,8 +151,6 @@ type ModelRouteBackend struct {
 }
 
 // ModelRouteFallback is a pool of the route's namespace.
-//
-// +structType=atomic
 type ModelRouteFallback struct {
 	// pool is the name of an InferencePool.
 	// +required
@@ -204,9 +203,10 @@ type ModelRouteTimeouts struct {
 
 // ModelRouteStatus is what was made of a route.
 //
-// +kubebuilder:validation:MinProperties=0
+// +kubebuilder:validation:MinProperties=1
 type ModelRouteStatus struct {
-	// conditions of the route.
+	// conditions of the route: Accepted, whether it is applied, and ResolvedRefs, whether its pools are there.
+	// +kubebuilder:validation:MinItems=0
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=type

@@ -10,7 +10,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/cli/objects"
 )
 
-const aboutValidate = `Checks InferencePools, RoutingPolicies and what they refer to, as a picker does that reads them from a directory: the schema, the
+const aboutValidate = `Checks InferencePools, RoutingPolicies, ModelRoutes and what they refer to, as a picker does that reads them from a directory: the schema, the
 rules between fields, and references from one object to another. Each argument is a file, a directory whose *.yaml, *.yml and
 *.json files are read, or - for standard input. Nothing is applied and no cluster is asked: an object that exists only in the
 cluster is reported as missing. The exit status is 1 when anything is wrong, or when there is no object at all.`

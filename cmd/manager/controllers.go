@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -18,6 +19,7 @@ import (
 	kvasirmetrics "github.com/kvasir-dev/kvasir/internal/metrics"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/autoscaling"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickerfleet"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/pickers"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/routingpolicy"
@@ -83,6 +85,9 @@ func addControllers(mgr ctrl.Manager, o *options) error {
 	if err := fleets.SetupWithManager(mgr, ofFleets); err != nil {
 		return fmt.Errorf("adding the controller of fleets: %w", err)
 	}
+	if err := addRoutes(mgr, others); err != nil {
+		return fmt.Errorf("adding the controller of routes: %w", err)
+	}
 	pools := &inferencepool.Reconciler{
 		Client: mgr.GetClient(), Direct: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kvasir-operator"),
 		Clock: clock.RealClock{}, Pickers: reports, Engines: engines, Sizer: sizes, Warmups: warmups,
@@ -113,6 +118,20 @@ func childrenConfig(o *options, optional *apis) resources.Config {
 			GCPBackendPolicy:     optional.there(resources.GCPBackendPolicyKind),
 		},
 	}
+}
+
+// addRoutes adds the controller of routes, if their kind is defined. Without it, an informer of routes would keep the operator from
+// starting.
+func addRoutes(mgr ctrl.Manager, others modelroute.Others) error {
+	kind := v1alpha1.GroupVersion.WithKind(v1alpha1.KindModelRoute)
+	switch _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); {
+	case meta.IsNoMatchError(err):
+		mgr.GetLogger().Info("The definition of ModelRoute is not installed: routes have no status until the operator starts with it")
+		return nil
+	case err != nil:
+		return fmt.Errorf("asking for the definition of %s: %w", kind.Kind, err)
+	}
+	return (&modelroute.Reconciler{Client: mgr.GetClient(), Clock: clock.RealClock{}, Others: others}).SetupWithManager(mgr)
 }
 
 // notifyAll has every pool and every fleet looked at.

@@ -41,16 +41,19 @@ type RouteState struct {
 	Problems []Problem
 }
 
-// route is the status of a route.
+// route is the status of a route: whether it is applied, and whether its pools are there.
 func (b *Board) route(next *Board, now time.Time, s *RouteState) *v1alpha1.ModelRoute {
 	r := *s.Object
-	accepted := status.Accepted.True(status.ReasonAccepted, "")
-	if len(s.Problems) > 0 {
-		accepted = status.Accepted.False(s.Problems[0].reason, "%s", texts(s.Problems))
+	conditions := []metav1.Condition{status.Accepted.True(status.ReasonAccepted, "")}
+	switch {
+	case !s.Served:
+		conditions[0] = status.Accepted.False(s.Problems[0].reason, "%s", texts(s.Problems))
+	case len(s.Problems) > 0:
+		conditions = append(conditions, status.ResolvedRefs.False(s.Problems[0].reason, "%s", texts(s.Problems)))
+	default:
+		conditions = append(conditions, status.ResolvedRefs.True(status.ReasonResolvedRefs, ""))
 	}
-	r.Status = v1alpha1.ModelRouteStatus{
-		Conditions: b.set(next, now, "route "+nameOf(&r).String(), r.Generation, []metav1.Condition{accepted}),
-	}
+	r.Status = v1alpha1.ModelRouteStatus{Conditions: b.set(next, now, "route "+nameOf(&r).String(), r.Generation, conditions)}
 	return &r
 }
 
@@ -58,7 +61,8 @@ func (b *Board) route(next *Board, now time.Time, s *RouteState) *v1alpha1.Model
 // more than MaxRoutes. The oldest route comes first. Of routes without an age, which were read from files, those come first that have
 // all of their names by held, the route of each name before. Otherwise the first by namespace and name does. So the order of routes
 // does not matter, and in a cluster neither does what was before: all pickers find the same, and the operator writes it into status.
-func RefusedRoutes(routes []*v1alpha1.ModelRoute, held map[v1alpha1.ModelName]types.NamespacedName) map[*v1alpha1.ModelRoute]field.ErrorList {
+func RefusedRoutes(routes []*v1alpha1.ModelRoute,
+	held map[v1alpha1.ModelName]types.NamespacedName) map[*v1alpha1.ModelRoute]field.ErrorList {
 	keeps := func(r *v1alpha1.ModelRoute) int {
 		if !r.CreationTimestamp.IsZero() ||
 			slices.ContainsFunc(r.Spec.Models, func(name v1alpha1.ModelName) bool { return held[name] != nameOf(r) }) {
@@ -145,8 +149,10 @@ func (n *translation) translateRoutes(o *Objects, drafts []*draft) {
 				n.state.Problems = n.state.Problems[:len(n.state.Problems)-1]
 			}
 		}
+		if s.Served || errs[0].Type == field.ErrorTypeDuplicate && refusals <= maxRefusals {
+			s.Problems = append(s.Problems, n.checkBackends(r, specs, o.Elsewhere)...)
+		}
 		if s.Served {
-			s.Problems = n.checkBackends(r, specs, o.Elsewhere)
 			n.state.RouteSpecs = append(n.state.RouteSpecs, route(r))
 			for _, model := range r.Spec.Models {
 				n.next.routes[model] = nameOf(r)

@@ -3,6 +3,11 @@ package config
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
 const smallRoute = `apiVersion: kvasir.dev/v1alpha1
@@ -57,7 +62,7 @@ func TestWrongRoutesAreRefused(t *testing.T) {
 		"a time-out":        {"  rules:", "  timeouts: {requestSeconds: -1}\n  rules:", []string{"spec.timeouts.requestSeconds"}},
 		"a fallback's pool": {"- backends:", "- fallback: [{pool: A_B}]\n    backends:", []string{"spec.rules[0].fallback[0].pool"}},
 		"a fallback twice": {"- backends:", "- fallback: [{pool: m}, {pool: m}]\n    backends:",
-			[]string{"spec.rules[0].fallback[1]", "Duplicate"}},
+			[]string{"spec.rules[0].fallback", "the same pool and the same modelName"}},
 		"a cause": {"- backends:", "- fallback: [{pool: m}]\n    fallbackOn: [Slow]\n    backends:",
 			[]string{"spec.rules[0].fallbackOn[0]", `"Cold"`}},
 		"causes without pools": {"- backends:", "- fallbackOn: [Full]\n    backends:", []string{"spec.rules[0].fallback", "Required"}},
@@ -112,5 +117,28 @@ func TestANameBelongsToOneRoute(t *testing.T) {
 	}
 	if s.Routes[0].Served || len(s.Routes[0].Problems) != 1 {
 		t.Errorf("state %+v", s.Routes[0])
+	}
+}
+
+// TestTheStatusOfARouteSaysWhetherItIsAppliedAndItsPoolsAreThere, with the conditions that a cluster has.
+func TestTheStatusOfARouteSaysWhetherItIsAppliedAndItsPoolsAreThere(t *testing.T) {
+	d := open(t, "pool.yaml", smallPool, "a.yaml", smallRoute,
+		"b.yaml", strings.NewReplacer("name: chat", "name: second").Replace(smallRoute),
+		"c.yaml", strings.NewReplacer("name: chat", "name: third", "[chat]", "[talk]", "pool: m", "pool: missing").Replace(smallRoute))
+	s, _ := load(t, d)
+	got := map[string]string{}
+	for _, item := range NewBoard().Update(time.Unix(0, 0), s, Live{}).Items {
+		if r, ok := item.(*v1alpha1.ModelRoute); ok {
+			for _, c := range r.Status.Conditions {
+				got[r.Name] += c.Type + " " + c.Reason + "; "
+			}
+		}
+	}
+	want := map[string]string{
+		"chat": "Accepted Accepted; ResolvedRefs ResolvedRefs; ", "second": "Accepted NameTaken; ",
+		"third": "Accepted Accepted; ResolvedRefs ReferenceNotFound; ",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

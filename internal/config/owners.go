@@ -74,3 +74,11 @@ func OtherPickers(p *v1alpha1.InferencePool) string {
 	}
 	return fmt.Sprintf("InferencePool %s is of no PickerFleet: its picker.mode is %s", nameOf(p), cmp.Or(p.Spec.Picker.Mode, v1alpha1.PickerManaged))
 }
+
+// HasName reports whether requests can use a name for a model of the pool, as far as its object shows: with discovery, engines can list
+// any.
+func HasName(p *v1alpha1.InferencePool, name v1alpha1.ModelName) bool {
+	m := &p.Spec.Model
+	return name == m.Name || slices.Contains(m.Aliases, name) || slices.Contains(m.Adapters.Names, name) ||
+		m.Adapters.Discovery != v1alpha1.Disabled
+}

@@ -70,7 +70,7 @@ func matchesAndFallbacks() Group {
 		"no tenant":                {Spec: match(`{tenant: ""}`), Want: "spec.rules[0].matches[0]"},
 		"fallbacks":                {Spec: fallback("fallback: [{pool: a}, {pool: a, modelName: b}, {pool: c}, {pool: d}], fallbackOn: [Full, Cold, Down], fallbackWithinMilliseconds: 600000")},
 		"a fallback for one cause": {Spec: fallback("fallback: [{pool: a}], fallbackOn: [Cold]")},
-		"a fallback twice":         {Spec: fallback("fallback: [{pool: a}, {pool: a}]"), Want: "spec.rules[0].fallback[1]"},
+		"a fallback twice":         {Spec: fallback("fallback: [{pool: a}, {pool: a}]"), Want: "no two fallbacks may have the same pool and the same modelName"},
 		"5 fallbacks":              {Spec: fallback("fallback: [{pool: a}, {pool: b}, {pool: c}, {pool: d}, {pool: e}]"), Want: "spec.rules[0].fallback"},
 		"a fallback's pool":        {Spec: fallback("fallback: [{pool: A_B}]"), Want: "spec.rules[0].fallback[0].pool"},
 		"another cause":            {Spec: fallback("fallback: [{pool: a}], fallbackOn: [Slow]"), Want: "spec.rules[0].fallbackOn[0]"},

@@ -91,6 +91,7 @@ func init() {
 			"internal/operator/controller/pickerfleet",
 			"internal/operator/controller/pickers",
 			"internal/operator/controller/inferencepool",
+			"internal/operator/controller/modelroute",
 			"internal/operator/controller/routingpolicy",
 			"internal/dashboard",
 			"internal/gateway/accept",

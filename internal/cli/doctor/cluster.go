@@ -79,7 +79,7 @@ func clock(ctx context.Context, config *rest.Config) (time.Time, error) {
 	return at.Add(500 * time.Millisecond), err // a second is cut off on average by half
 }
 
-// definitions checks that both kinds are there as this program knows them.
+// definitions checks that all kinds are there as this program knows them. Older charts lack some, without which pools work.
 func (d *Doctor) definitions(ctx context.Context) (usable bool) {
 	const check, cure = "definitions", "install or upgrade the chart's definitions, which a helm upgrade brings up to date"
 	want, err := crd.Definitions()
@@ -92,6 +92,9 @@ func (d *Doctor) definitions(ctx context.Context) (usable bool) {
 		got := &apiextensionsv1.CustomResourceDefinition{}
 		raw, err := d.API.RESTClient().Get().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", w.Name).DoRaw(ctx)
 		switch {
+		case apierrors.IsNotFound(err) && w.Spec.Names.Kind == v1alpha1.KindModelRoute:
+			d.add(Warn, check, w.Name, "it is not there, so there are no routes", cure)
+			continue
 		case apierrors.IsNotFound(err):
 			d.add(Fail, check, w.Name, "it is not there", cure)
 			usable = false

@@ -114,6 +114,7 @@ func (d *Doctor) Run(ctx context.Context) *Report {
 	for i := range pools {
 		d.pool(ctx, &pools[i])
 	}
+	d.routes(ctx)
 	return &d.report
 }
 

@@ -1,4 +1,4 @@
-// Package objects checks files with InferencePools and RoutingPolicies before they are applied.
+// Package objects checks files with InferencePools, RoutingPolicies and ModelRoutes before they are applied.
 package objects
 
 import (
@@ -21,19 +21,23 @@ import (
 // Findings are what a check has found.
 type Findings struct {
 	Valid bool `json:"valid"`
-	// Pools and Policies are the numbers of objects that could be read.
+	// Pools, Policies and Routes are the numbers of objects that could be read.
 	Pools    int `json:"pools"`
 	Policies int `json:"policies"`
+	Routes   int `json:"routes"`
 	// Problems name the file, the document in it, the object and the field.
 	Problems []string `json:"problems"`
 }
 
 // Summary is the result in a sentence.
 func (f *Findings) Summary() string {
-	text := fmt.Sprintf("%s, %s, %s", console.Count(f.Pools, "pool", "pools"), console.Count(f.Policies, "policy", "policies"),
-		console.Count(len(f.Problems), "problem", "problems"))
-	if f.Pools+f.Policies == 0 && len(f.Problems) == 0 {
-		text += ": nothing in it is an InferencePool or a RoutingPolicy"
+	text := console.Count(f.Pools, "pool", "pools") + ", " + console.Count(f.Policies, "policy", "policies") + ", "
+	if f.Routes > 0 {
+		text += console.Count(f.Routes, "route", "routes") + ", "
+	}
+	text += console.Count(len(f.Problems), "problem", "problems")
+	if f.Pools+f.Policies+f.Routes == 0 && len(f.Problems) == 0 {
+		text += ": nothing in it is an InferencePool, a RoutingPolicy or a ModelRoute"
 	}
 	return text
 }
@@ -60,11 +64,11 @@ func Check(ctx context.Context, in io.Reader, modelRoot string, paths []string) 
 		return nil, err
 	}
 	state, _ := directory.Load(ctx)
-	found := &Findings{Pools: len(state.Pools), Policies: len(state.Policies), Problems: []string{}}
+	found := &Findings{Pools: len(state.Pools), Policies: len(state.Policies), Routes: len(state.Routes), Problems: []string{}}
 	for i := range state.Problems {
 		found.Problems = append(found.Problems, state.Problems[i].Error())
 	}
-	found.Valid = len(found.Problems) == 0 && found.Pools+found.Policies > 0
+	found.Valid = len(found.Problems) == 0 && found.Pools+found.Policies+found.Routes > 0
 	return found, nil
 }
 

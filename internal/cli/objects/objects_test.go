@@ -22,6 +22,11 @@ metadata: {name: policy}
 spec:
   targetRefs: [{group: kvasir.dev, kind: InferencePool, name: chat}]
 `
+	route = `apiVersion: kvasir.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: route}
+spec: {models: [talk], rules: [{backends: [{pool: chat}]}]}
+`
 )
 
 func TestFilesAreCheckedAsPickersReadThem(t *testing.T) {
@@ -34,6 +39,9 @@ func TestFilesAreCheckedAsPickersReadThem(t *testing.T) {
 	}{
 		"a pool":                      {map[string]string{"pool.yaml": pool}, "", []string{"pool.yaml"}, true, ""},
 		"a directory":                 {map[string]string{"pool.yaml": pool, "policy.yml": policy, "README": "x"}, "", []string{""}, true, ""},
+		"a route and its pool":        {map[string]string{"pool.yaml": pool, "route.yaml": route}, "", []string{""}, true, ""},
+		"a route alone":               {map[string]string{"route.yaml": route}, "", []string{""}, false, "spec.rules[0].backends[0].pool: Not found"},
+		"a wrong route":               {map[string]string{"pool.yaml": pool, "route.yaml": strings.Replace(route, "pool: chat", "pool: chat, weight: 0", 1)}, "", []string{""}, false, "all weights are 0"},
 		"standard input":              {nil, pool + "---\n" + policy, []string{"-"}, true, ""},
 		"a file of another name":      {map[string]string{"pool": pool}, "", []string{"pool"}, true, ""},
 		"a field that is unknown":     {map[string]string{"pool.yaml": pool + "  mode: {}\n"}, "", []string{"pool.yaml"}, false, "pool.yaml:7:3: "},

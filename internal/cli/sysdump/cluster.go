@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +30,15 @@ func (d *Dump) cluster(ctx context.Context, a *archive) {
 		p := &policies.Items[i]
 		document, err := object(p)
 		a.document(path.Join("policies", p.Namespace, p.Name+".yaml"), document, err)
+	}
+	var routes v1alpha1.ModelRouteList
+	if err := d.Source.Client.List(ctx, &routes, client.InNamespace(d.Namespace)); !apimeta.IsNoMatchError(err) { // of an older chart
+		a.note("routes", err)
+	}
+	for i := range routes.Items {
+		r := &routes.Items[i]
+		document, err := object(r)
+		a.document(path.Join("routes", r.Namespace, r.Name+".yaml"), document, err)
 	}
 	var namespaces []string
 	for i := range pools {
@@ -167,7 +177,7 @@ func (d *Dump) events(ctx context.Context, a *archive, namespace string) {
 	var b strings.Builder
 	for i := range list.Items {
 		e := &list.Items[i]
-		if !slices.Contains([]string{"InferencePool", "RoutingPolicy", "Pod", "Deployment", "ReplicaSet"}, e.InvolvedObject.Kind) {
+		if !slices.Contains([]string{"InferencePool", "RoutingPolicy", "ModelRoute", "Pod", "Deployment", "ReplicaSet"}, e.InvolvedObject.Kind) {
 			continue
 		}
 		fmt.Fprintf(&b, "%s %s %s/%s %s x%d: %s\n", e.LastTimestamp.UTC().Format("2006-01-02T15:04:05Z"), e.Type,

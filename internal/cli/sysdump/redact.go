@@ -64,6 +64,8 @@ func clean(value any) {
 				v[key] = variables(inner)
 			case "args", "command", "extraArgs":
 				v[key] = arguments(inner)
+			case "headers": // of a route's match: a value can be a client's key
+				v[key] = variables(inner)
 			default:
 				if text, ok := inner.(string); ok {
 					v[key] = plainURL(text)
@@ -81,7 +83,7 @@ func clean(value any) {
 	}
 }
 
-// variables keeps the names of environment variables, and where their values come from.
+// variables keeps the names of environment variables and headers, and where their values come from.
 func variables(value any) any {
 	list, ok := value.([]any)
 	if !ok {

@@ -90,6 +90,12 @@ func planted(t *testing.T) client.Client {
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		pool, pod("llm", "chat-0", "chat"), pod("llm", "chat-picker-0", "picker"), pod("kube-system", "kvasir-0", "operator"),
 		&v1alpha1.RoutingPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "policy", Annotations: secretive}},
+		&v1alpha1.ModelRoute{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "route", Annotations: secretive},
+			Spec: v1alpha1.ModelRouteSpec{Rules: []v1alpha1.ModelRouteRule{{Matches: []v1alpha1.ModelRouteMatch{{
+				Headers: []v1alpha1.ModelRouteHeader{{Name: "x-key", Value: mark}},
+			}}}}},
+		},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "keys"}, Data: map[string][]byte{"key": []byte(mark)}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "map"}, Data: map[string]string{"key": mark}},
 		&corev1.Service{
@@ -173,7 +179,7 @@ func TestNoSecretIsInTheArchive(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"README.txt": "does not have", "version.yaml": "Version", "pools.yaml": "chat", "pools/llm/chat.yaml": "name: qwen",
-		"policies/llm/policy.yaml": "policy", "engines/llm/chat-0/pod.yaml": "exitCode: 9", "events/llm.txt": "pod/chat-0 Failed x1: pulling",
+		"policies/llm/policy.yaml": "policy", "routes/llm/route.yaml": "name: x-key", "engines/llm/chat-0/pod.yaml": "exitCode: 9", "events/llm.txt": "pod/chat-0 Failed x1: pulling",
 		"engines/llm/chat-0/kvasir-reporter.log": "the last line", "engines/llm/chat-0/kvasir-reporter.previous.log": "the last line",
 		"operator/kube-system/kvasir-0/pod.yaml": "node-1",
 	} {

@@ -3,8 +3,8 @@
 //	informers --> objects --translate--> State --> picker.Apply
 //	Secrets, ConfigMaps --get every 10 s--^
 //
-// All objects are in one namespace and only read: InferencePools, RoutingPolicies and Pods are watched, for a fleet ModelRoutes, too, and the
-// pools of Gateway API's inference extension where one of these is served without a Kvasir pool; Secrets and ConfigMaps
+// All objects are in one namespace and only read: InferencePools, RoutingPolicies and Pods are watched, for a fleet ModelRoutes, too,
+// and the pools of Gateway API's inference extension where one of these is served without a Kvasir pool; Secrets and ConfigMaps
 // that these name are requested one by one, so that no right to list them is needed. What the API server cannot return at
 // the moment stays unchanged: informers keep their objects during an outage, and an object that cannot be read keeps its
 // last good state. A pool that is deleted, or leaves its fleet, is served on for a while (deleted.go).

@@ -95,7 +95,9 @@ func (s *Source) keep(pools []*v1alpha1.InferencePool, pods []*corev1.Pod, now t
 		delete(served, p.Name)
 	}
 	s.served = served
-	return slices.DeleteFunc(slices.Clone(all), func(p *v1alpha1.InferencePool) bool { return present[p.Name] == nil && served[p.Name] == nil })
+	return slices.DeleteFunc(slices.Clone(all), func(p *v1alpha1.InferencePool) bool {
+		return present[p.Name] == nil && served[p.Name] == nil
+	})
 }
 
 // depart returns since when a pool is no longer of the scope. If one that has left is deleted then, it counts as deleted.
