@@ -189,10 +189,13 @@ func startPickers(ctx context.Context, w *world, k *kubelet) *players {
 	p.pools.Store(&map[string]*v1alpha1.InferencePool{})
 	p.done.Go(func() {
 		for ctx.Err() == nil {
-			p.look(ctx)
+			every := time.Second
+			if p.look(ctx) {
+				every /= 2
+			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(time.Second / 2):
+			case <-time.After(every):
 			}
 		}
 		for _, g := range p.begun {
@@ -202,20 +205,22 @@ func startPickers(ctx context.Context, w *world, k *kubelet) *players {
 	return p
 }
 
-// look begins the replicas of new Deployments, and ends those of deleted ones.
-func (p *players) look(ctx context.Context) {
-	var pools v1alpha1.InferencePoolList
-	if err := p.w.admin.List(ctx, &pools, client.InNamespace(namespace)); err != nil {
-		return
-	}
-	known := map[string]*v1alpha1.InferencePool{}
-	for i := range pools.Items {
-		known[namespace+"/"+pools.Items[i].Name] = &pools.Items[i]
-	}
-	p.pools.Store(&known)
+// look begins the replicas of new Deployments, ends those of deleted ones, and reports whether one is of a fleet.
+func (p *players) look(ctx context.Context) (fleets bool) {
 	list, err := p.w.set.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return
+		return false
+	}
+	for i := range list.Items {
+		fleets = fleets || list.Items[i].Labels[resources.LabelFleet] != ""
+	}
+	var pools v1alpha1.InferencePoolList
+	if fleets && p.w.admin.List(ctx, &pools, client.InNamespace(namespace)) == nil {
+		known := map[string]*v1alpha1.InferencePool{}
+		for i := range pools.Items {
+			known[namespace+"/"+pools.Items[i].Name] = &pools.Items[i]
+		}
+		p.pools.Store(&known)
 	}
 	there := map[string]bool{}
 	for i := range list.Items {
@@ -235,6 +240,7 @@ func (p *players) look(ctx context.Context) {
 		g.close()
 		delete(p.begun, name)
 	}
+	return fleets
 }
 
 func (g *group) close() {
@@ -248,9 +254,11 @@ func (g *group) close() {
 
 // state is what a replica reports of a pool; false if it does not serve it.
 func (p *players) state(name, own, fleet, asked string) (operatorfeed.State, bool) {
+	if fleet == "" {
+		return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: 1, Ready: true, Pods: p.k.of(own)}, asked == namespace+"/"+own
+	}
 	pool := (*p.pools.Load())[asked]
-	if pool == nil || fleet != "" && (p.deaf.Load() || pool.Spec.Picker.FleetName() != fleet && pool.Status.Picker.FleetName != fleet) ||
-		fleet == "" && asked != namespace+"/"+own {
+	if pool == nil || p.deaf.Load() || pool.Spec.Picker.FleetName() != fleet && pool.Status.Picker.FleetName != fleet {
 		return operatorfeed.State{}, false
 	}
 	return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: pool.Generation, Ready: true, Pods: p.k.of(pool.Name)}, true
