@@ -1,6 +1,9 @@
 package picker_test
 
 import (
+	"context"
+	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -85,11 +88,31 @@ var _ = Describe("A picker of a fleet", func() {
 			})
 		Expect(w.scrape(w.tokenOf(ctx, one.Name))).To(Equal(403))
 
-		By("serving a pool on when it leaves for pickers of its own")
+		By("serving a pool on, by its name and by a route, when it leaves for pickers of its own under load")
+		again := &v1alpha1.ModelRoute{ObjectMeta: metav1.ObjectMeta{Name: "again"}, Spec: *route.Spec.DeepCopy()}
+		w.create(ctx, again)
+		Eventually(chat, patience).Should(SatisfyAny(HavePrefix("a"), HavePrefix("b")))
+		loading, stop := context.WithCancel(ctx)
+		failed, load := make(chan string, 100), sync.WaitGroup{}
+		for client, model := range []string{"m", "chat", "chat"} {
+			load.Go(func() {
+				for i := 0; loading.Err() == nil; i++ {
+					if answer := w.askFor(model, 1000*(client+1)+i); !strings.HasPrefix(answer, "a") && !strings.HasPrefix(answer, "b") {
+						select {
+						case failed <- model + ": " + answer:
+						default:
+						}
+					}
+				}
+			})
+		}
 		Expect(w.client.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
 		pool.Spec.Picker.Mode, pool.Spec.Picker.FleetRef.Name = v1alpha1.PickerManaged, ""
 		Expect(w.client.Update(ctx, pool)).To(Succeed())
 		Eventually(w.logs.String, patience).Should(ContainSubstring("left the fleet"))
-		Consistently(asked, "500ms").Should(SatisfyAny(HavePrefix("a"), HavePrefix("b")))
+		Consistently(chat, "500ms").Should(SatisfyAny(HavePrefix("a"), HavePrefix("b")))
+		stop()
+		load.Wait()
+		Expect(failed).To(BeEmpty())
 	}, SpecTimeout(3*time.Minute))
 })
