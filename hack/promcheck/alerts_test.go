@@ -203,6 +203,23 @@ var cases = map[string]testCase{
 		alert:  "KvasirPickerOverloaded",
 		series: []string{`kvasir_overload_active{namespace="llm", pod="picker-1", action="connections"} 0 1 0x118`},
 	},
+	"a certificate cannot be read": {
+		alert:  "KvasirCertificate",
+		series: []string{`kvasir_tls_certificate_failing{namespace="llm", pod="picker-1"} 1x120`, `kvasir_tls_certificate_failing{namespace="llm", pod="picker-2"} 0x120`},
+		fires:  []string{"15m0s The certificate that picker llm/picker-1 shows to clients cannot be read, or expires within 6 hours."},
+	},
+	"a certificate expires": { // the time of this test begins with 0
+		alert: "KvasirCertificate",
+		series: []string{`kvasir_tls_certificate_expiry_timestamp_seconds{namespace="llm", pod="picker-1"} 21000x120`,
+			`kvasir_tls_certificate_expiry_timestamp_seconds{namespace="llm", pod="picker-2"} 90000x120`},
+		fires: []string{"15m0s The certificate that picker llm/picker-1 shows to clients cannot be read, or expires within 6 hours."},
+	},
+	"a certificate is renewed in time, and another picker has none": {
+		alert: "KvasirCertificate",
+		series: []string{`kvasir_tls_certificate_expiry_timestamp_seconds{namespace="llm", pod="picker-1"} 22000x10 90000x109`,
+			`kvasir_tls_certificate_expiry_timestamp_seconds{namespace="llm", pod="picker-2"} 0x120`,
+			`kvasir_tls_certificate_failing{namespace="llm", pod="picker-1"} 0 1 0x118`},
+	},
 	"a picker cannot be asked": {
 		alert:  "KvasirPickerDown",
 		series: []string{`up{job="kvasir-picker", namespace="llm", pod="picker-1"} 0x120`, `up{job="kvasir-picker", namespace="llm", pod="picker-2"} 1x120`},

@@ -183,8 +183,9 @@ func (r *Registry) find(key string, issuer tenant.Issuer) (c *Checker, made bool
 		delete(r.all, r.used[0])
 		r.used = r.used[1:]
 	}
+	at := source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}
 	c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{},
-		keys: &keys{source: source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
+		keys: &keys{source: at, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
 	r.all[key] = c
 	return c, true
 }

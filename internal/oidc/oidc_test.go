@@ -256,7 +256,7 @@ func TestAlgorithmsAreNotConfused(t *testing.T) {
 	}
 }
 
-// TestASecretInTheKeySetIsNoKey: an issuer that publishes a symmetric key lets nobody sign with it.
+// TestASecretInTheKeySetIsNoKey: a symmetric key that an issuer publishes signs no token.
 func TestASecretInTheKeySetIsNoKey(t *testing.T) {
 	i, c := newIssuer(t), start()
 	secret := make([]byte, 64)
