@@ -81,7 +81,7 @@ func fleets() {
 				f.hasReady(ctx, "stable", 2)
 				w.kubectl(ctx, "patch", "kvpool/next", "-n", models, "--type=merge",
 					"-p", `{"spec": {"template": {"metadata": {"annotations": {"example.com/edition": "2"}}}}}`)
-				w.kubectl(ctx, "wait", "-n", models, "kvpool/next", "--for=condition=Progressing=False", "--timeout=4m")
+				f.did(ctx, "rollout", "status", "next", "--timeout=4m")
 				f.hasReady(ctx, "next", 1)
 			})).To(BeEmpty())
 		})
