@@ -77,8 +77,8 @@ type HookStep struct {
 	// +kubebuilder:default=10000
 	// +optional
 	CostLimit int32 `json:"costLimit,omitempty"`
-	// failureMode defines what happens if the step fails, because an expression has no value, the model is not served or the service does not answer: FailClose
-	// refuses the request, FailOpen goes on with the next step.
+	// failureMode defines what happens if the step fails, because an expression has no value, the model is not served or the service
+	// does not answer: FailClose refuses the request, FailOpen goes on with the next step.
 	// +kubebuilder:default=FailClose
 	// +optional
 	FailureMode FailureMode `json:"failureMode,omitempty"`

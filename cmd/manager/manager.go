@@ -77,7 +77,8 @@ func newManager(ctx context.Context, o *options, cluster *rest.Config, log logr.
 		return nil, nil, err
 	}
 	ready := &readiness{cache: mgr.GetCache(), kinds: kinds}
-	if err := errors.Join(mgr.Add(ready), mgr.Add(kinds), mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", ready.check)); err != nil {
+	err = errors.Join(mgr.Add(ready), mgr.Add(kinds), mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", ready.check))
+	if err != nil {
 		return nil, nil, fmt.Errorf("adding the health checks: %w", err)
 	}
 	return mgr, kinds, nil
