@@ -38,7 +38,8 @@ const (
 
 // addControllers adds what the operator does.
 func addControllers(mgr ctrl.Manager, o *options) error {
-	ofPools, ofPolicies, ofFleets := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
+	ofPools, ofPolicies := make(chan event.GenericEvent, news), make(chan event.GenericEvent, news)
+	ofFleets := make(chan event.GenericEvent, news)
 	reports := pickers.New(pickers.Options{
 		Reader: mgr.GetClient(), Direct: mgr.GetAPIReader(), Token: o.token, Changed: []chan<- event.GenericEvent{ofPools, ofPolicies, ofFleets},
 		Log: mgr.GetLogger().WithName("pickers"),

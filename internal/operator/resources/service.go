@@ -80,8 +80,8 @@ func (n *Names) serviceNames(namespace string) []string {
 	return append(certs.ServiceNames(n.Pickers, namespace), certs.ServiceNames(n.Peers, namespace)...)
 }
 
-// certificateNames are the DNS names by which pickers are reached by what trusts their CA alone. Those of a fleet are reached by the names of
-// the Services of all its pools, too, which come and go: reporters and the operator know no others.
+// certificateNames are the DNS names by which pickers are reached by what trusts their CA alone. Those of a fleet are reached by the names
+// of the Services of all its pools, too, which come and go: reporters and the operator know no others.
 func (n *Names) certificateNames(namespace string) []string {
 	names := n.serviceNames(namespace)
 	if n.fleet {

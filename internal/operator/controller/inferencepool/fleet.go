@@ -239,8 +239,8 @@ func (r *cluster) knownBy(states []*operatorfeed.State) bool {
 	return true
 }
 
-// servingFleet returns the fleet whose pickers serve the pool, for the status. Pickers of a fleet follow it: they serve a pool that has left
-// until it is another.
+// servingFleet returns the fleet whose pickers serve the pool, for the status. Pickers of a fleet follow it: they serve a pool that has
+// left until it is another.
 func (r *cluster) servingFleet() string {
 	before, now, memory := r.pool.Status.Picker.FleetName, r.move.Clients, &r.memory.move
 	if before == "" || before == now || now != r.fleets.target {
