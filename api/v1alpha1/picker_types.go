@@ -43,6 +43,8 @@ func (p *Picker) FleetName() string {
 }
 
 // PickerSettings configure pickers that the operator runs.
+//
+// +kubebuilder:validation:MinProperties=1
 type PickerSettings struct {
 	// replicas of the picker, 1 to 16. Every one picks; none is a leader.
 	// +kubebuilder:validation:Minimum=1

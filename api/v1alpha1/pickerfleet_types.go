@@ -21,7 +21,7 @@ type PickerFleet struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 	// spec describes the pickers.
-	// +kubebuilder:default={}
+	// +kubebuilder:default={replicas: 2}
 	// +optional
 	Spec PickerFleetSpec `json:"spec,omitzero"`
 	// status is what was observed.
@@ -40,6 +40,7 @@ type PickerFleetList struct {
 
 // PickerFleetSpec describes the pickers of a fleet.
 //
+// +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="!has(self.proxyTLS) || self.proxy == 'Enabled'",message="proxyTLS needs the proxy"
 type PickerFleetSpec struct {
 	PickerSettings `json:",inline"`
@@ -47,8 +48,15 @@ type PickerFleetSpec struct {
 
 // PickerFleetStatus is what was observed of a fleet.
 //
-// +kubebuilder:validation:MinProperties=0
+// +kubebuilder:validation:MinProperties=1
 type PickerFleetStatus struct {
+	// conditions of the fleet: Available, whether its pickers are ready, and Programmed, whether they serve its pools.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// observedGeneration is the generation of the spec that the status is about.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
@@ -62,13 +70,8 @@ type PickerFleetStatus struct {
 	// +optional
 	Pools *int32 `json:"pools,omitempty"`
 	// address of the Service for clients, such as http://NAME-fleet.NAMESPACE.svc.
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Address string `json:"address,omitempty"`
-	// conditions of the fleet: Available, whether its pickers are ready, and Programmed, whether they serve its pools.
-	// +kubebuilder:validation:MaxItems=8
-	// +listType=map
-	// +listMapKey=type
-	// +optional
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

@@ -88,13 +88,6 @@ func (r *Reconciler) made(ctx context.Context, key types.NamespacedName,
 	return made, nil
 }
 
-// invalid means that the certificates of a fleet's pickers cannot be made from those in its Secrets.
-type invalid struct{ err error }
-
-func (e *invalid) Error() string { return "certificates of the fleet: " + e.err.Error() }
-
-func (e *invalid) Unwrap() error { return e.err }
-
 // keepCertificates renews the fleet's CA and its pickers' certificate when it is time. The Secrets belong to the pickers'
 // ServiceAccount: the operator has no right to delete Secrets, and with the account they go when the fleet and its pools do. So the
 // account comes first.
@@ -118,11 +111,10 @@ func (r *scope) keepCertificates(ctx context.Context) error {
 	case len(r.taken) > 0:
 		return nil
 	}
-	newCA, newLeaf, trusted, next, wrong := resources.FleetCertificates(r.fleet, account, ca, leaf, r.now)
-	if wrong != nil {
-		r.certificates = &invalid{wrong}
+	newCA, newLeaf, trusted, next, err := resources.FleetCertificates(r.fleet, account, ca, leaf, r.now)
+	if r.certificates = err; err != nil {
 		r.wakeAt(r.now.Add(missingEvery))
-		return nil //nolint:nilerr // a condition says it
+		return nil //nolint:nilerr // a condition says so, and the other objects are kept
 	}
 	// The CA first: a certificate of a CA that is lost could not be renewed.
 	for _, s := range []*corev1.Secret{newCA, newLeaf} {

@@ -9,7 +9,6 @@ package pickerfleet
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,6 +31,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
+	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
 // Pauses until a fleet is looked at again though no object has changed.
@@ -112,7 +112,7 @@ type scope struct {
 	// taken are names that objects of other owners have, refused what the API server refuses, and missing a Secret that is not there.
 	taken, refused []string
 	missing        string
-	certificates   error
+	certificates   error // why the certificates cannot be made from those in the Secrets
 }
 
 // Reconcile brings one fleet nearer to its spec.
@@ -392,8 +392,8 @@ func (r *Reconciler) leave(ctx context.Context, key types.NamespacedName) error 
 // problems are those that keep the fleet from having all of its objects.
 func (r *scope) problems() (reason, message string) {
 	switch {
-	case errors.As(r.certificates, new(*invalid)):
-		return "CertificateInvalid", r.certificates.Error()
+	case r.certificates != nil:
+		return status.ReasonCertificateInvalid, "certificates of the fleet: " + r.certificates.Error()
 	case len(r.taken) > 0:
 		return "NameTaken", "objects of another owner have names that the fleet needs: " + strings.Join(slices.Sorted(slices.Values(r.taken)), ", ")
 	case len(r.refused) > 0:
