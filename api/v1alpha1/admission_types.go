@@ -237,7 +237,7 @@ const (
 // TokenIssuer signs tokens that name tenants, such as a provider of OpenID Connect. Pickers fetch its keys over https, with the
 // authorities that their image trusts, and keep them while it cannot be reached.
 type TokenIssuer struct {
-	// issuer, as tokens name it (iss): an https URL.
+	// issuer of the tokens, as they name it (iss): an https URL.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$`

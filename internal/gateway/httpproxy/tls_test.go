@@ -191,7 +191,7 @@ func TestStalledHandshakesEnd(t *testing.T) {
 
 // TestHalfOpenHandshakesAreBounded in number and memory, and give way to clients that speak.
 func TestHalfOpenHandshakesAreBounded(t *testing.T) {
-	const most, clients = 64, 8000 // descriptors of a test have a limit
+	const most, clients = 64, 10_000
 	room := budget.New(1<<30, time.Now)
 	port := new(overload.Port)
 	s := overTLS(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }, nil, false,
