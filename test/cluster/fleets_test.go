@@ -2,10 +2,15 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -14,6 +19,8 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kvasir-dev/kvasir/internal/certs"
 )
 
 // models is the namespace of testdata/fleet.yaml.
@@ -28,7 +35,7 @@ func fleets() {
 			DeferCleanup(func(ctx SpecContext) {
 				w.kubectl(ctx, "delete", "kvfleet", "--all", "-n", models, "--timeout=2m") // or its pods are made again
 				f.empty(ctx, models)
-				w.kubectl(ctx, "delete", "namespace", models, "--timeout=3m")
+				w.kubectl(ctx, "delete", "namespace", models, "--ignore-not-found", "--timeout=3m")
 			})
 			f = w.in(models)
 			f.servesAll(ctx)
@@ -106,6 +113,37 @@ func fleets() {
 			Expect(f.request(ctx, "cold", nil)).To(And(HaveField("Status", http.StatusOK), HaveField("Pool", "cold")))
 		})
 
+		It("serves clients over TLS, with HTTP/2, by a certificate of a Secret", func(ctx SpecContext) {
+			trusted := f.certificate(ctx, "fleet-tls")
+			w.kubectl(ctx, "patch", "kvfleet/default", "-n", models, "--type=merge", "-p", `{"spec": {"proxyTLS": {"secretRef": {"name": "fleet-tls"}}}}`)
+			DeferCleanup(func(ctx SpecContext) {
+				w.kubectl(ctx, "patch", "kvfleet/default", "-n", models, "--type=merge", "-p", `{"spec": {"proxyTLS": null}}`)
+				w.kubectl(ctx, "rollout", "status", "deployment/default-fleet", "-n", models, "--timeout=4m")
+				Eventually(func() error { // the Service has its port again
+					_, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", f.fleetService(ctx)+":80")
+					return err
+				}).Should(Succeed())
+			})
+			Eventually(func() string {
+				return w.kubectl(ctx, "get", "kvfleet/default", "-n", models, "-o", "jsonpath={.status.address}")
+			}).Should(Equal("https://default-fleet.models.svc"))
+			w.kubectl(ctx, "rollout", "status", "deployment/default-fleet", "-n", models, "--timeout=4m")
+			transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted},
+				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+					return (&net.Dialer{}).DialContext(ctx, network, f.fleetService(ctx)+":443")
+				}}
+			defer transport.CloseIdleConnections()
+			secure := &http.Client{Transport: transport, Timeout: time.Minute}
+			Eventually(func(g Gomega) {
+				answer, err := secure.Post("https://default-fleet.models.svc/v1/completions", "application/json",
+					strings.NewReader(`{"model": "chat", "prompt": "Once upon a time", "max_tokens": 3}`))
+				g.Expect(err).NotTo(HaveOccurred())
+				defer answer.Body.Close()
+				g.Expect(answer.StatusCode).To(Equal(http.StatusOK))
+				g.Expect(answer.ProtoMajor).To(Equal(2))
+			}).Should(Succeed())
+		})
+
 		It("moves a pool to pickers of its own and back", func(ctx SpecContext) {
 			Expect(f.underFleetLoad(ctx, "chat", func() {
 				w.kubectl(ctx, "patch", "kvpool/small", "-n", models, "--type=merge", "-p",
@@ -123,6 +161,23 @@ func fleets() {
 			})).To(BeEmpty())
 		})
 	})
+}
+
+// certificate makes one for the fleet's Service, puts it into a Secret, and returns what trusts it alone.
+func (w *world) certificate(ctx context.Context, secret string) *x509.CertPool {
+	GinkgoHelper()
+	made, err := certs.SelfSigned([]string{"default-fleet." + w.namespace + ".svc"}, time.Now())
+	Expect(err).NotTo(HaveOccurred())
+	key, err := x509.MarshalPKCS8PrivateKey(made.PrivateKey)
+	Expect(err).NotTo(HaveOccurred())
+	dir := GinkgoT().TempDir()
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	Expect(os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: made.Certificate[0]}), 0o600)).To(Succeed())
+	Expect(os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600)).To(Succeed())
+	w.kubectl(ctx, "create", "secret", "tls", secret, "--cert="+certFile, "--key="+keyFile, "-n", w.namespace)
+	pool := x509.NewCertPool()
+	pool.AddCert(made.Leaf)
+	return pool
 }
 
 // answered is what a client sees of an answer.
@@ -183,7 +238,7 @@ func (w *world) servesAll(ctx context.Context) {
 	Eventually(func() int { return len(w.ready(ctx, pickers)) }).Should(Equal(2))
 }
 
-// hasReady waits until a pool has n pods, all of which serve, and are known to the pickers.
+// hasReady waits until a pool has n pods that all serve, and whose caches the pickers know.
 func (w *world) hasReady(ctx context.Context, pool string, n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
