@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -23,6 +24,9 @@ const (
 	maxToken, leeway = 16 << 10, 30 * time.Second
 	// rememberedFor is how long a token that was checked is not checked again, and maxRemembered how many such tokens there are.
 	rememberedFor, maxRemembered = time.Minute, 4096
+	// refusedFor is how long a token that was refused is not checked again: each pool of a picker is asked about it, and what is refused
+	// because it is not good yet can be good soon. maxRefused is how many such tokens there are.
+	refusedFor, maxRefused = time.Second, 512
 	// maxTried is how many keys a token is tried with, which need not name one.
 	maxTried = 4
 )
@@ -38,16 +42,22 @@ type Checker struct {
 	keys   *keys
 	now    func() time.Time
 
-	mu         sync.Mutex // guards what follows
-	remembered map[[sha256.Size]byte]verdict
+	mu sync.Mutex // guards what follows
+	// remembered are the tokens that were good, refused those that were not: they do not displace each other.
+	remembered, refused map[[sha256.Size]byte]verdict
 }
 
-// verdict is the tenant of a token that was checked.
+// verdict is the tenant of a token that was checked; empty for one that was refused.
 type verdict struct {
 	tenant string
 	until  time.Time
 	// fetches of keys before: keys that were removed end what they have signed.
 	fetches uint64
+}
+
+// holds reports whether a verdict is still good. The zero verdict is not.
+func (v *verdict) holds(now time.Time, fetches uint64) bool {
+	return now.Before(v.until) && v.fetches == fetches
 }
 
 var _ tenant.TokenChecker = (*Checker)(nil)
@@ -59,33 +69,34 @@ func (c *Checker) Tenant(token string) (name string, ok bool) {
 	}
 	now, sum, fetches := c.now(), sha256.Sum256([]byte(token)), c.keys.fetches.Load()
 	c.mu.Lock()
-	v, known := c.remembered[sum]
+	good, bad := c.remembered[sum], c.refused[sum]
 	c.mu.Unlock()
-	if known && now.Before(v.until) && v.fetches == fetches {
-		return v.tenant, true
+	switch {
+	case good.holds(now, fetches):
+		return good.tenant, true
+	case bad.holds(now, fetches):
+		return "", false
 	}
 	name, expires, err := c.check(token, now)
 	if err != nil {
+		c.remember(c.refused, maxRefused, sum, verdict{"", now.Add(refusedFor), fetches}, now)
 		return "", false
 	}
-	c.remember(sum, verdict{name, earlier(expires, now.Add(rememberedFor)), fetches}, now)
+	c.remember(c.remembered, maxRemembered, sum, verdict{name, earlier(expires, now.Add(rememberedFor)), fetches}, now)
 	return name, true
 }
 
-func (c *Checker) remember(sum [sha256.Size]byte, v verdict, now time.Time) {
+// remember keeps a verdict in one of the checker's maps, which has at most so many.
+func (c *Checker) remember(all map[[sha256.Size]byte]verdict, most int, sum [sha256.Size]byte, v verdict, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.remembered) >= maxRemembered {
-		for key, one := range c.remembered {
-			if !now.Before(one.until) {
-				delete(c.remembered, key)
-			}
-		}
+	if len(all) >= most {
+		maps.DeleteFunc(all, func(_ [sha256.Size]byte, one verdict) bool { return !now.Before(one.until) })
 	}
-	if len(c.remembered) >= maxRemembered {
-		clear(c.remembered)
+	if len(all) >= most {
+		clear(all)
 	}
-	c.remembered[sum] = v
+	all[sum] = v
 }
 
 // check returns the tenant of a token and when the token expires.
@@ -184,7 +195,7 @@ func (r *Registry) find(key string, issuer tenant.Issuer) (c *Checker, made bool
 		r.used = r.used[1:]
 	}
 	at := source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}
-	c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{},
+	c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{}, refused: map[[sha256.Size]byte]verdict{},
 		keys: &keys{source: at, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
 	r.all[key] = c
 	return c, true
