@@ -141,7 +141,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// maxCheckers is how many issuers are known at once; more are those of policies that have changed.
+// maxCheckers is how many issuers are known at once, unless policies have more now; others are those of policies that have changed.
 const maxCheckers = 64
 
 // Registry has the checkers of issuers, which keep their keys while policies change. It is safe for concurrent use.
@@ -167,38 +167,56 @@ func newRegistry(client *http.Client, log logr.Logger, now func() time.Time) *Re
 	return &Registry{client: &own, log: log, now: now, all: map[string]*Checker{}}
 }
 
-// Checker returns that of an issuer. The first time it waits for the issuer's keys, for fetchTimeout at most, so that no token is refused
-// because they are not there yet.
-func (r *Registry) Checker(issuer tenant.Issuer) tenant.TokenChecker {
-	key, err := json.Marshal(issuer)
-	if err != nil {
-		panic(err) // strings
+// Checkers returns those of the issuers that there are now. It waits for the keys of those that are new, for fetchTimeout at most for all of
+// them together, so that no token is refused because they are not there yet.
+func (r *Registry) Checkers(issuers []tenant.Issuer) []tenant.TokenChecker {
+	all, made := r.find(issuers)
+	var pending []chan struct{}
+	for _, c := range made {
+		if done := c.keys.start(); done != nil {
+			pending = append(pending, done)
+		}
 	}
-	c, made := r.find(string(key), issuer)
-	if made {
-		ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
-		defer cancel()
-		c.keys.first(ctx)
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
+	defer cancel()
+	for _, done := range pending {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return all
+		}
 	}
-	return c
+	return all
 }
 
-func (r *Registry) find(key string, issuer tenant.Issuer) (c *Checker, made bool) {
+// find returns the checkers of issuers, and which of them were made for it. Of others, the registry keeps those that were used last.
+func (r *Registry) find(issuers []tenant.Issuer) (all []tenant.TokenChecker, made []*Checker) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.used = append(slices.DeleteFunc(r.used, func(k string) bool { return k == key }), key)
-	if c := r.all[key]; c != nil {
-		return c, false
+	now := map[string]bool{}
+	for _, issuer := range issuers {
+		text, err := json.Marshal(issuer)
+		if err != nil {
+			panic(err) // strings
+		}
+		key := string(text)
+		c := r.all[key]
+		if c == nil {
+			at := source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}
+			c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{}, refused: map[[sha256.Size]byte]verdict{},
+				keys: &keys{source: at, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
+			r.all[key] = c
+			made = append(made, c)
+		}
+		all, now[key] = append(all, c), true
 	}
-	if len(r.all) >= maxCheckers {
+	r.used = slices.DeleteFunc(r.used, func(key string) bool { return now[key] })
+	for len(r.used) > 0 && len(r.used)+len(now) > maxCheckers {
 		delete(r.all, r.used[0])
 		r.used = r.used[1:]
 	}
-	at := source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}
-	c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{}, refused: map[[sha256.Size]byte]verdict{},
-		keys: &keys{source: at, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
-	r.all[key] = c
-	return c, true
+	r.used = append(r.used, slices.Sorted(maps.Keys(now))...)
+	return all, made
 }
 
 // Problems are those of issuers whose keys cannot be fetched, in short sentences.

@@ -156,7 +156,7 @@ func (i *issuer) claims(now time.Time, other map[string]any) map[string]any {
 func (i *issuer) checker(c *clock) (*Registry, *Checker) {
 	i.t.Helper()
 	r := newRegistry(i.server.Client(), logr.Discard(), c.now)
-	return r, r.Checker(tenant.Issuer{URL: i.server.URL, Audiences: []string{"other", "kvasir"}, Claim: "sub"}).(*Checker)
+	return r, r.Checkers([]tenant.Issuer{{URL: i.server.URL, Audiences: []string{"other", "kvasir"}, Claim: "sub"}})[0].(*Checker)
 }
 
 func start() *clock { return &clock{at: time.Unix(1_800_000_000, 0)} }
@@ -390,11 +390,11 @@ func TestTheFirstKeysAreWaitedFor(t *testing.T) {
 	i, c := newIssuer(t), start()
 	r, checker := i.checker(c)
 	i.wants(checker, i.token("first", i.claims(c.now(), nil)), "acme")
-	if again := r.Checker(checker.issuer); again != checker || i.fetches.Load() != 1 {
+	if again := r.Checkers([]tenant.Issuer{checker.issuer}); again[0] != checker || i.fetches.Load() != 1 {
 		t.Errorf("the issuer was asked %d times", i.fetches.Load())
 	}
 	for n := range 2 * maxCheckers {
-		_, _ = r.find(fmt.Sprint(n), tenant.Issuer{URL: fmt.Sprint(n)})
+		_, _ = r.find([]tenant.Issuer{{URL: fmt.Sprint(n)}})
 	}
 	if len(r.all) > maxCheckers || len(r.used) > maxCheckers {
 		t.Errorf("%d checkers are kept", len(r.all))
