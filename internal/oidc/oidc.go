@@ -167,8 +167,8 @@ func newRegistry(client *http.Client, log logr.Logger, now func() time.Time) *Re
 	return &Registry{client: &own, log: log, now: now, all: map[string]*Checker{}}
 }
 
-// Checkers returns those of the issuers that there are now. It waits for the keys of those that are new, for fetchTimeout at most for all of
-// them together, so that no token is refused because they are not there yet.
+// Checkers returns those of the issuers that there are now. It waits for the keys of those that are new, for fetchTimeout at most for all
+// of them together, so that no token is refused because they are not there yet.
 func (r *Registry) Checkers(issuers []tenant.Issuer) []tenant.TokenChecker {
 	all, made := r.find(issuers)
 	var pending []chan struct{}
