@@ -283,7 +283,7 @@ func TestProgrammedNamesThePoolThatIsNotServed(t *testing.T) {
 	w.expect(v1alpha1.ConditionAvailable, "True Available", "2 of 2")
 }
 
-// TestAFleetMissesASecretThatIsDeletedLater, and one without what it is named for: it looks again after secretsEvery.
+// TestAFleetMissesASecretThatIsDeletedLater, and one without an entry: Secrets are read again after secretsEvery.
 func TestAFleetMissesASecretThatIsDeletedLater(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: big.Namespace, Name: "chat-tls"},
 		Data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("x")}}
