@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/hosts"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -155,9 +157,12 @@ type Registry struct {
 	used []string // the keys of all, the last used one last
 }
 
-// NewRegistry asks issuers with a client of its own, which trusts the system's authorities.
+// NewRegistry asks issuers with a client of its own, which trusts the system's authorities, and connects to no metadata service.
 func NewRegistry(log logr.Logger) *Registry {
-	return newRegistry(&http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}, log, time.Now)
+	dialer := net.Dialer{Timeout: fetchTimeout, Control: hosts.Control}
+	return newRegistry(&http.Client{Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, DisableKeepAlives: true, ForceAttemptHTTP2: true,
+	}}, log, time.Now)
 }
 
 func newRegistry(client *http.Client, log logr.Logger, now func() time.Time) *Registry {

@@ -1,8 +1,10 @@
 package oidc
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,4 +50,17 @@ func TestSilentIssuersHoldUpPoliciesOnce(t *testing.T) {
 			t.Errorf("%d checkers are kept, %d in the list", len(r.all), len(r.used))
 		}
 	})
+}
+
+// TestIssuersAreNoMetadataServices: whatever a policy or an issuer's document names, a picker does not connect to an address at which
+// clouds serve credentials.
+func TestIssuersAreNoMetadataServices(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dial := NewRegistry(logr.Discard()).client.Transport.(*http.Transport).DialContext
+	for _, address := range []string{"169.254.169.254:443", "[fe80::1]:443", "[::ffff:169.254.169.254]:443", "100.100.100.200:443"} {
+		if _, err := dial(ctx, "tcp", address); err == nil || !strings.Contains(err.Error(), "link-local") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
 }
