@@ -23,8 +23,9 @@ type named struct {
 }
 
 const (
-	// askedAtOnce is how many are asked for each time: of more, each is asked for less often, so that a fleet of many pools does not
-	// keep the API server busy. askedTogether is how many questions are under way at a time.
+	// askedAtOnce is how many are asked for again each time: of more, each is asked for less often, so that a fleet of many pools does not
+	// keep the API server busy. Of what is not there yet, which a pool can wait for, twice as many are asked for. askedTogether is how many
+	// questions are under way at a time.
 	askedAtOnce, askedTogether = 200, 8
 )
 
@@ -55,10 +56,19 @@ func (n *named) want(ctx context.Context, wanted map[reference]bool) {
 	n.get(ctx, missing)
 }
 
-// ask asks for those that were not asked for the longest time, at most askedAtOnce, and reports whether one has changed.
+// ask asks for those that were not asked for the longest time, and reports whether one has changed. Those that are not there come first, or
+// could never be read: the right to it can come later than a pool, as its key root can.
 func (n *named) ask(ctx context.Context) (changed bool) {
 	refs := slices.SortedFunc(maps.Keys(n.held), func(a, b reference) int { return cmp.Compare(n.held[a].asked, n.held[b].asked) })
-	return n.get(ctx, refs[:min(len(refs), askedAtOnce)])
+	var absent, there []reference
+	for _, ref := range refs {
+		if n.held[ref].version == "" {
+			absent = append(absent, ref)
+		} else {
+			there = append(there, ref)
+		}
+	}
+	return n.get(ctx, append(absent[:min(len(absent), 2*askedAtOnce)], there[:min(len(there), askedAtOnce)]...))
 }
 
 // get asks for some, several at a time, and reports whether one has changed.
