@@ -65,13 +65,13 @@ func (f *Facts) entered(v *view, c *caller) {
 }
 
 // shown is the name of a tenant as records of use have it: a name that no Secret lists is text of a client, unless the policy
-// leaves all names to the gateway.
+// leaves all names to the gateway, or to the issuer of tokens.
 func (t *TenantsSpec) shown(name string) string {
 	if t == nil || name == "" {
 		return ""
 	}
 	_, listed := t.Known.ByName(name)
-	if listed || t.Header != "" && t.Known.Len() == 0 && len(name) <= tenant.MaxName && isVisible(name) {
+	if listed || (t.Header != "" || t.byToken()) && t.Known.Len() == 0 && len(name) <= tenant.MaxName && isVisible(name) {
 		return name
 	}
 	return otherLabel
