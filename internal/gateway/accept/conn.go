@@ -231,7 +231,7 @@ func (c *Conn) Begin(r *http.Request) (end func(), room bool) {
 		c.put(cost)
 		c.read(r.ProtoMajor < 2)
 		if r.ProtoMajor < 2 && !c.pay(max(0, valuesOf(r.Trailer)-FreeFields)) { // they came with the body
-			_ = c.Conn.Close()
+			_ = c.hangUp()
 		}
 	}
 	if r.ProtoMajor < 2 && !c.pay(max(0, fields-FreeFields-counted)) {
@@ -319,6 +319,11 @@ func (c *Conn) Close() error {
 		defer c.listener.mu.Unlock()
 		c.listener.forget(c)
 	}()
+	return c.hangUp()
+}
+
+// hangUp ends the connection, without waiting long for a client that reads nothing. It is counted until Close.
+func (c *Conn) hangUp() error {
 	if c.wire != nil {
 		c.wire.closing.Store(true)
 	}

@@ -4,19 +4,24 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/test/certstest"
 )
 
-// watched notes the deadline of writes that was set last, as nanoseconds of the Unix time.
+// watched notes the deadlines of writes.
 type watched struct {
 	net.Listener
-	deadline *atomic.Int64
+	deadline *deadlines
 }
+
+// deadlines are the one that was set last, and the latest, as nanoseconds of the Unix time.
+type deadlines struct{ last, latest atomic.Int64 }
 
 func (l watched) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
@@ -28,16 +33,17 @@ func (l watched) Accept() (net.Conn, error) {
 
 type watchedConn struct {
 	net.Conn
-	deadline *atomic.Int64
+	deadline *deadlines
 }
 
 func (c watchedConn) SetWriteDeadline(t time.Time) error {
-	c.deadline.Store(t.UnixNano())
+	c.deadline.last.Store(t.UnixNano())
+	c.deadline.latest.Store(max(c.deadline.latest.Load(), t.UnixNano()))
 	return c.Conn.SetWriteDeadline(t)
 }
 
 // securing listens, and returns what a client gets and the server's end of each connection, after its first read.
-func securing(t *testing.T, h *Handshakes, prepare func(*Listener)) (dial func() (*tls.Conn, error), conns chan *Conn, deadline *atomic.Int64) {
+func securing(t *testing.T, h *Handshakes, prepare func(*Listener)) (dial func() (*tls.Conn, error), conns chan *Conn, deadline *deadlines) {
 	t.Helper()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -45,7 +51,7 @@ func securing(t *testing.T, h *Handshakes, prepare func(*Listener)) (dial func()
 	}
 	ca := certstest.New(t)
 	h.Config = &tls.Config{Certificates: []tls.Certificate{*ca.Server()}}
-	deadline = new(atomic.Int64)
+	deadline = new(deadlines)
 	l := LimitHTTP(watched{raw, deadline}, 100, nil).Securing(h)
 	prepare(l)
 	t.Cleanup(func() { _ = l.Close() })
@@ -117,12 +123,13 @@ func TestTheEndOfTLSDoesNotWait(t *testing.T) {
 			}
 			_, _ = c.Write([]byte("x"))
 			server := <-conns
-			if d := deadline.Load(); d != (time.Time{}).UnixNano() {
+			if d := deadline.last.Load(); d != (time.Time{}).UnixNano() {
 				t.Errorf("the deadline %d of the handshake stays", d)
 			}
+			deadline.latest.Store(0)
 			_ = end(server)
-			if by := time.Now().Add(closeWithin); deadline.Load() > by.UnixNano() {
-				t.Errorf("writes of the end can wait until %s, later than %s", time.Unix(0, deadline.Load()), by)
+			if by := time.Now().Add(closeWithin); deadline.latest.Load() > by.UnixNano() {
+				t.Errorf("writes of the end can wait until %s, later than %s", time.Unix(0, deadline.latest.Load()), by)
 			}
 			_ = server.Close()
 		})
@@ -154,5 +161,32 @@ func TestSheddingCutsTheSocket(t *testing.T) {
 	}
 	if err := <-reason; !strings.Contains(err.Error(), "closed") {
 		t.Errorf("the handshake ends with %v", err)
+	}
+}
+
+// TestAConnectionWithManyTrailersEndsAtOnce in TLS, too: its client can keep its window full, and the handler waits for the end.
+func TestAConnectionWithManyTrailersEndsAtOnce(t *testing.T) {
+	dial, conns, deadline := securing(t, &Handshakes{}, func(*Listener) {})
+	c, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = c.Write([]byte("x"))
+	server := <-conns
+	server.account = budget.New(1<<20, time.Now).Open(budget.Connections, server.owner, server.address, nil)
+	end, room := server.Begin(&http.Request{ProtoMajor: 1, Trailer: http.Header{"A": make([]string, 2*FreeFields)}})
+	if !room {
+		t.Fatal("there is no room")
+	}
+	server.pacer.mu.Lock()
+	server.pacer.debt = savedFields + 2*fieldsPerSecond*longestWait.Seconds()
+	server.pacer.mu.Unlock()
+	deadline.latest.Store(0)
+	end()
+	if by := time.Now().Add(closeWithin); deadline.latest.Load() > by.UnixNano() {
+		t.Errorf("the end can wait until %s, later than %s", time.Unix(0, deadline.latest.Load()), by)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection stays")
 	}
 }
