@@ -113,7 +113,7 @@ func TestABufferIsCountedBeforeItGrows(t *testing.T) {
 // TestASmallRequestIsNotChargedForALargeOne: buffers are used again, and their users are charged for them.
 func TestASmallRequestIsNotChargedForALargeOne(t *testing.T) {
 	all := func(int64) bool { return true }
-	for _, size := range []int{1, 700, 16 << 10, 60 << 10, 200 << 10} {
+	for _, size := range []int{1, 700, 16 << 10, 60 << 10, 200 << 10, 300 << 10} {
 		for i := range 200 { // the pool drops some
 			var large, small Buffer
 			large.Grow(all, []int{KeepBuffer, min(KeepBuffer, 3*size)}[i%2])
