@@ -49,7 +49,7 @@ const (
 	keptDescriptors = 512
 	// mostConnections, and mostGateways for each of gateways and reporters, are enough where descriptors are not scarce.
 	mostConnections, mostGateways = 16 << 10, 1024
-	// mostReports is in place of mostGateways for reporters where the picker is of a fleet: an operator has a connection for each of its pools.
+	// mostReports is in place of mostGateways for reporters where the picker is of a fleet: an operator has a connection for each pool.
 	mostReports = 4096
 )
 
