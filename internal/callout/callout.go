@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	neturl "net/url"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -69,13 +68,7 @@ type service struct {
 
 // NewServices returns Services that know of none yet.
 func NewServices(now func() time.Time, log logr.Logger) *Services {
-	dialer := net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		to, err := netip.ParseAddrPort(address)
-		if err == nil && hosts.Forbidden(to.Addr()) {
-			return errors.New("a link-local address, or one of a metadata service, is not connected to")
-		}
-		return err
-	}}
+	dialer := net.Dialer{Timeout: dialTimeout, Control: hosts.Control}
 	return &Services{now: now, log: log, known: map[string]*service{}, client: http.Client{
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, DisableCompression: true, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64, MaxConnsPerHost: maxCalls,

@@ -31,8 +31,8 @@ type Settings struct {
 	// Root is the key root of pools that have no Secret, at least kvblock.MinSeedBytes long. Each pool gets a seed of
 	// its own from it.
 	Root []byte
-	// Tokens returns what checks the tokens of an issuer; nil if no tokens are checked, and none is known.
-	Tokens func(tenant.Issuer) tenant.TokenChecker
+	// Tokens returns what checks the tokens of the issuers of all policies; nil if no tokens are checked, and none is known.
+	Tokens func([]tenant.Issuer) []tenant.TokenChecker
 }
 
 // Secrets by namespace and name.

@@ -166,6 +166,7 @@ func (t *Translator) Translate(o Objects) State {
 	for _, p := range byName(o.Policies) {
 		n.translatePolicy(p)
 	}
+	n.checkTokens()
 	endpoints := map[types.NamespacedName][]endpoint.Endpoint{}
 	owners := map[string]string{}
 	for _, s := range n.slices(&o) {

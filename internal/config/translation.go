@@ -17,6 +17,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/spelling"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 const kindEndpointSlice = "EndpointSlice"
@@ -43,9 +44,6 @@ func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	if len(errs) == 0 {
 		if spec.Admission.Tenants != nil {
 			spec.Admission.Tenants.Known = known
-			if issuer := spec.Admission.Tenants.Issuer; issuer != nil && n.settings.Tokens != nil {
-				spec.Admission.Tenants.Tokens = n.settings.Tokens(*issuer)
-			}
 			for _, err := range invalid {
 				n.problem(v1alpha1.KindRoutingPolicy, p, err, false)
 			}
@@ -69,6 +67,26 @@ func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 		s.Targets = append(s.Targets, ts)
 	}
 	n.state.Policies = append(n.state.Policies, s)
+}
+
+// checkTokens gives policies what checks their tokens: for all at once, because that can wait for the issuers. A policy that is in force
+// from before keeps what it has.
+func (n *translation) checkTokens() {
+	if n.settings.Tokens == nil {
+		return
+	}
+	var specs []*picker.TenantsSpec
+	var issuers []tenant.Issuer
+	for _, p := range n.next.policies {
+		if t := p.Admission.Tenants; t != nil && t.Issuer != nil {
+			specs, issuers = append(specs, t), append(issuers, *t.Issuer)
+		}
+	}
+	for i, checker := range n.settings.Tokens(issuers) {
+		if specs[i].Tokens == nil {
+			specs[i].Tokens = checker
+		}
+	}
 }
 
 // translateSlice returns the pool of a slice and the endpoints that the slice adds to it. A pod belongs to one pool and one

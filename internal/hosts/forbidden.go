@@ -1,6 +1,10 @@
 package hosts
 
-import "net/netip"
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+)
 
 // metadata are addresses of metadata services that are not link-local: of AWS over IPv6, Alibaba, Oracle and Azure.
 var metadata = []netip.Addr{
@@ -33,4 +37,13 @@ func Forbidden(ip netip.Addr) bool {
 		}
 	}
 	return ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast()
+}
+
+// Control is for net.Dialer: it refuses connections to forbidden addresses, also where a name leads there.
+func Control(_, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err == nil && Forbidden(to.Addr()) {
+		return errors.New("a link-local address, or one of a metadata service, is not connected to")
+	}
+	return err
 }

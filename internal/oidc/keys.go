@@ -72,18 +72,11 @@ func (k *keys) begin(now time.Time) (done chan struct{}) {
 	return k.fetching
 }
 
-// first fetches keys and waits for them until ctx ends.
-func (k *keys) first(ctx context.Context) {
+// start is begin for the first keys.
+func (k *keys) start() (done chan struct{}) {
 	k.mu.Lock()
-	done := k.begin(k.now())
-	k.mu.Unlock()
-	if done == nil {
-		return
-	}
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+	defer k.mu.Unlock()
+	return k.begin(k.now())
 }
 
 // fetch makes an attempt. It ends within twice fetchTimeout.

@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/hosts"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
@@ -23,6 +26,9 @@ const (
 	maxToken, leeway = 16 << 10, 30 * time.Second
 	// rememberedFor is how long a token that was checked is not checked again, and maxRemembered how many such tokens there are.
 	rememberedFor, maxRemembered = time.Minute, 4096
+	// refusedFor is how long a token that was refused is not checked again: each pool of a picker is asked about it, and what is refused
+	// because it is not good yet can be good soon. maxRefused is how many such tokens there are.
+	refusedFor, maxRefused = time.Second, 512
 	// maxTried is how many keys a token is tried with, which need not name one.
 	maxTried = 4
 )
@@ -38,16 +44,22 @@ type Checker struct {
 	keys   *keys
 	now    func() time.Time
 
-	mu         sync.Mutex // guards what follows
-	remembered map[[sha256.Size]byte]verdict
+	mu sync.Mutex // guards what follows
+	// remembered are the tokens that were good, refused those that were not: they do not displace each other.
+	remembered, refused map[[sha256.Size]byte]verdict
 }
 
-// verdict is the tenant of a token that was checked.
+// verdict is the tenant of a token that was checked; empty for one that was refused.
 type verdict struct {
 	tenant string
 	until  time.Time
 	// fetches of keys before: keys that were removed end what they have signed.
 	fetches uint64
+}
+
+// holds reports whether a verdict is still good. The zero verdict is not.
+func (v *verdict) holds(now time.Time, fetches uint64) bool {
+	return now.Before(v.until) && v.fetches == fetches
 }
 
 var _ tenant.TokenChecker = (*Checker)(nil)
@@ -59,33 +71,34 @@ func (c *Checker) Tenant(token string) (name string, ok bool) {
 	}
 	now, sum, fetches := c.now(), sha256.Sum256([]byte(token)), c.keys.fetches.Load()
 	c.mu.Lock()
-	v, known := c.remembered[sum]
+	good, bad := c.remembered[sum], c.refused[sum]
 	c.mu.Unlock()
-	if known && now.Before(v.until) && v.fetches == fetches {
-		return v.tenant, true
+	switch {
+	case good.holds(now, fetches):
+		return good.tenant, true
+	case bad.holds(now, fetches):
+		return "", false
 	}
 	name, expires, err := c.check(token, now)
 	if err != nil {
+		c.remember(c.refused, maxRefused, sum, verdict{"", now.Add(refusedFor), fetches}, now)
 		return "", false
 	}
-	c.remember(sum, verdict{name, earlier(expires, now.Add(rememberedFor)), fetches}, now)
+	c.remember(c.remembered, maxRemembered, sum, verdict{name, earlier(expires, now.Add(rememberedFor)), fetches}, now)
 	return name, true
 }
 
-func (c *Checker) remember(sum [sha256.Size]byte, v verdict, now time.Time) {
+// remember keeps a verdict in one of the checker's maps, which has at most so many.
+func (c *Checker) remember(all map[[sha256.Size]byte]verdict, most int, sum [sha256.Size]byte, v verdict, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.remembered) >= maxRemembered {
-		for key, one := range c.remembered {
-			if !now.Before(one.until) {
-				delete(c.remembered, key)
-			}
-		}
+	if len(all) >= most {
+		maps.DeleteFunc(all, func(_ [sha256.Size]byte, one verdict) bool { return !now.Before(one.until) })
 	}
-	if len(c.remembered) >= maxRemembered {
-		clear(c.remembered)
+	if len(all) >= most {
+		clear(all)
 	}
-	c.remembered[sum] = v
+	all[sum] = v
 }
 
 // check returns the tenant of a token and when the token expires.
@@ -130,7 +143,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// maxCheckers is how many issuers are known at once; more are those of policies that have changed.
+// maxCheckers is how many issuers are known at once, unless policies have more now; others are those of policies that have changed.
 const maxCheckers = 64
 
 // Registry has the checkers of issuers, which keep their keys while policies change. It is safe for concurrent use.
@@ -144,9 +157,12 @@ type Registry struct {
 	used []string // the keys of all, the last used one last
 }
 
-// NewRegistry asks issuers with a client of its own, which trusts the system's authorities.
+// NewRegistry asks issuers with a client of its own, which trusts the system's authorities, and connects to no metadata service.
 func NewRegistry(log logr.Logger) *Registry {
-	return newRegistry(&http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}, log, time.Now)
+	dialer := net.Dialer{Timeout: fetchTimeout, Control: hosts.Control}
+	return newRegistry(&http.Client{Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, DisableKeepAlives: true, ForceAttemptHTTP2: true,
+	}}, log, time.Now)
 }
 
 func newRegistry(client *http.Client, log logr.Logger, now func() time.Time) *Registry {
@@ -156,38 +172,56 @@ func newRegistry(client *http.Client, log logr.Logger, now func() time.Time) *Re
 	return &Registry{client: &own, log: log, now: now, all: map[string]*Checker{}}
 }
 
-// Checker returns that of an issuer. The first time it waits for the issuer's keys, for fetchTimeout at most, so that no token is refused
-// because they are not there yet.
-func (r *Registry) Checker(issuer tenant.Issuer) tenant.TokenChecker {
-	key, err := json.Marshal(issuer)
-	if err != nil {
-		panic(err) // strings
+// Checkers returns those of the issuers that there are now. It waits for the keys of those that are new, for fetchTimeout at most for all
+// of them together, so that no token is refused because they are not there yet.
+func (r *Registry) Checkers(issuers []tenant.Issuer) []tenant.TokenChecker {
+	all, made := r.find(issuers)
+	var pending []chan struct{}
+	for _, c := range made {
+		if done := c.keys.start(); done != nil {
+			pending = append(pending, done)
+		}
 	}
-	c, made := r.find(string(key), issuer)
-	if made {
-		ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
-		defer cancel()
-		c.keys.first(ctx)
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
+	defer cancel()
+	for _, done := range pending {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return all
+		}
 	}
-	return c
+	return all
 }
 
-func (r *Registry) find(key string, issuer tenant.Issuer) (c *Checker, made bool) {
+// find returns the checkers of issuers, and which of them were made for it. Of others, the registry keeps those that were used last.
+func (r *Registry) find(issuers []tenant.Issuer) (all []tenant.TokenChecker, made []*Checker) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.used = append(slices.DeleteFunc(r.used, func(k string) bool { return k == key }), key)
-	if c := r.all[key]; c != nil {
-		return c, false
+	now := map[string]bool{}
+	for _, issuer := range issuers {
+		text, err := json.Marshal(issuer)
+		if err != nil {
+			panic(err) // strings
+		}
+		key := string(text)
+		c := r.all[key]
+		if c == nil {
+			at := source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}
+			c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{}, refused: map[[sha256.Size]byte]verdict{},
+				keys: &keys{source: at, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
+			r.all[key] = c
+			made = append(made, c)
+		}
+		all, now[key] = append(all, c), true
 	}
-	if len(r.all) >= maxCheckers {
+	r.used = slices.DeleteFunc(r.used, func(key string) bool { return now[key] })
+	for len(r.used) > 0 && len(r.used)+len(now) > maxCheckers {
 		delete(r.all, r.used[0])
 		r.used = r.used[1:]
 	}
-	at := source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}
-	c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{},
-		keys: &keys{source: at, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
-	r.all[key] = c
-	return c, true
+	r.used = append(r.used, slices.Sorted(maps.Keys(now))...)
+	return all, made
 }
 
 // Problems are those of issuers whose keys cannot be fetched, in short sentences.

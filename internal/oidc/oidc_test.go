@@ -156,7 +156,7 @@ func (i *issuer) claims(now time.Time, other map[string]any) map[string]any {
 func (i *issuer) checker(c *clock) (*Registry, *Checker) {
 	i.t.Helper()
 	r := newRegistry(i.server.Client(), logr.Discard(), c.now)
-	return r, r.Checker(tenant.Issuer{URL: i.server.URL, Audiences: []string{"other", "kvasir"}, Claim: "sub"}).(*Checker)
+	return r, r.Checkers([]tenant.Issuer{{URL: i.server.URL, Audiences: []string{"other", "kvasir"}, Claim: "sub"}})[0].(*Checker)
 }
 
 func start() *clock { return &clock{at: time.Unix(1_800_000_000, 0)} }
@@ -390,11 +390,11 @@ func TestTheFirstKeysAreWaitedFor(t *testing.T) {
 	i, c := newIssuer(t), start()
 	r, checker := i.checker(c)
 	i.wants(checker, i.token("first", i.claims(c.now(), nil)), "acme")
-	if again := r.Checker(checker.issuer); again != checker || i.fetches.Load() != 1 {
+	if again := r.Checkers([]tenant.Issuer{checker.issuer}); again[0] != checker || i.fetches.Load() != 1 {
 		t.Errorf("the issuer was asked %d times", i.fetches.Load())
 	}
 	for n := range 2 * maxCheckers {
-		_, _ = r.find(fmt.Sprint(n), tenant.Issuer{URL: fmt.Sprint(n)})
+		_, _ = r.find([]tenant.Issuer{{URL: fmt.Sprint(n)}})
 	}
 	if len(r.all) > maxCheckers || len(r.used) > maxCheckers {
 		t.Errorf("%d checkers are kept", len(r.all))
@@ -432,9 +432,47 @@ func TestRememberedTokensAreBounded(t *testing.T) {
 	c.pass(leeway + 2*time.Second)
 	i.wants(checker, short, "")
 	for n := range 3 * maxRemembered {
-		checker.remember([32]byte{byte(n), byte(n >> 8)}, verdict{"a", c.now().Add(time.Hour), 1}, c.now())
+		checker.remember(checker.remembered, maxRemembered, [32]byte{byte(n), byte(n >> 8)}, verdict{"a", c.now().Add(time.Hour), 1}, c.now())
 	}
 	if n := len(checker.remembered); n > maxRemembered {
 		t.Errorf("%d tokens are remembered", n)
 	}
+}
+
+// TestARefusedTokenIsCheckedOnce, because a picker asks about it for each of its pools: the check of a signature makes
+// many objects, and what is remembered none. One that is not good yet is known when it is.
+func TestARefusedTokenIsCheckedOnce(t *testing.T) {
+	i, c := newIssuer(t), start()
+	_, checker := i.checker(c)
+	for name, claims := range map[string]map[string]any{
+		"for others": {"aud": "x"}, "expired": {"exp": c.now().Add(-time.Hour).Unix()}, "without a tenant": {"sub": nil},
+		"expired since": {"exp": c.now().Add(time.Second).Unix()},
+	} {
+		token := i.token("first", i.claims(c.now(), claims))
+		if name == "expired since" {
+			i.wants(checker, token, "acme")
+			c.pass(leeway + 2*time.Second)
+		}
+		i.wants(checker, token, "")
+		if n := testing.AllocsPerRun(100, func() { _, _ = checker.Tenant(token) }); n > 5 {
+			t.Errorf("%s: a token that was refused makes %v objects", name, n)
+		}
+	}
+	forged := i.token("first", i.claims(c.now(), nil))
+	forged = forged[:len(forged)-8] + "AAAAAAAA"
+	i.wants(checker, forged, "")
+	if n := testing.AllocsPerRun(100, func() { _, _ = checker.Tenant(forged) }); n > 5 {
+		t.Errorf("a forged token that was refused makes %v objects", n)
+	}
+	early := i.token("first", i.claims(c.now(), map[string]any{"nbf": c.now().Add(leeway + time.Second).Unix()}))
+	i.wants(checker, early, "")
+	c.pass(2 * time.Second)
+	i.wants(checker, early, "acme")
+	for n := range 3 * maxRefused {
+		i.wants(checker, fmt.Sprint("x.y.", n), "")
+	}
+	if n := len(checker.refused); n > maxRefused {
+		t.Errorf("%d refused tokens are remembered", n)
+	}
+	i.wants(checker, early, "acme")
 }

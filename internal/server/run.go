@@ -141,7 +141,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	}
 	// it reads what is embedded
 	settings, issuers := o.settings(root), oidc.NewRegistry(log.WithName("tokens"))
-	settings.Tokens = issuers.Checker
+	settings.Tokens = issuers.Checkers
 	source, err := o.source.open(cluster, settings, log.WithName("watch"))
 	if err != nil {
 		return err

@@ -139,8 +139,9 @@ func (r *cluster) leadsTo(ctx context.Context, name string) (string, error) {
 // standing is where a move stands: fleets, or empty for the pool's own pickers.
 type standing struct {
 	target, reporters, clients string
-	// gone: the pickers to which clients are sent are not there any more. fit: the target can serve the pool, and serves: it does.
-	gone, fit, serves bool
+	// gone: there is no Deployment of the pickers to which clients are sent, and down: none of its pods is ready, which can pass. fit: the
+	// target can serve the pool, and serves: it does.
+	gone, down, fit, serves bool
 	// known: the target knows all caches, or has had the time to.
 	known bool
 }
@@ -148,7 +149,7 @@ type standing struct {
 // next returns where reporters and clients are sent from now on.
 func (s standing) next() (reporters, clients string) {
 	switch {
-	case s.gone && s.fit: // there is nothing to lose
+	case s.fit && (s.gone || s.down && s.serves): // there is nothing to lose
 		return s.target, s.target
 	case !s.serves:
 		return s.reporters, s.clients
@@ -160,14 +161,18 @@ func (s standing) next() (reporters, clients string) {
 	return s.reporters, s.clients
 }
 
-// stepOn takes the next step of a move, if its time has come. ready are the ready pickers of each fleet.
+// stepOn takes the next step of a move, if its time has come. ready are the ready pickers of each fleet that has a Deployment.
 func (r *cluster) stepOn(ctx context.Context, ready map[string]int32) error {
 	f, move, memory := &r.fleets, &r.move, &r.memory.move
 	states, serves, err := r.serving(ctx, f.target)
 	if err != nil {
 		return err
 	}
-	gone := move.Clients != "" && ready[move.Clients] == 0 || move.Clients == "" && r.picker == nil
+	there, up := r.picker != nil, r.picker != nil && r.picker.Status.ReadyReplicas > 0
+	if move.Clients != "" {
+		_, there = ready[move.Clients]
+		up = ready[move.Clients] > 0
+	}
 	if move.Reporters != f.target || move.Clients == f.target {
 		memory.reporters = time.Time{}
 	} else if memory.reporters.IsZero() {
@@ -175,8 +180,8 @@ func (r *cluster) stepOn(ctx context.Context, ready map[string]int32) error {
 	}
 	late := memory.reporters.Add(movesWithin)
 	at := standing{
-		target: f.target, reporters: move.Reporters, clients: move.Clients, gone: gone, fit: f.target == "" || resources.Unfit(r.pool) == "",
-		serves: serves, known: r.knownBy(states) || !r.now.Before(late),
+		target: f.target, reporters: move.Reporters, clients: move.Clients, gone: !there, down: !up,
+		fit: f.target == "" || resources.Unfit(r.pool) == "", serves: serves, known: r.knownBy(states) || !r.now.Before(late),
 	}
 	if move.Reporters, move.Clients = at.next(); !memory.reporters.IsZero() && move.Clients != f.target {
 		r.wakeAt(late)

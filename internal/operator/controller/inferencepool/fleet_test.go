@@ -1,6 +1,15 @@
 package inferencepool
 
-import "testing"
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+)
 
 // TestClientsFollowToPickersThatServe: in every state, and by every way through the states.
 func TestClientsFollowToPickersThatServe(t *testing.T) {
@@ -8,17 +17,20 @@ func TestClientsFollowToPickersThatServe(t *testing.T) {
 		at                 standing
 		reporters, clients string
 	}{
-		"nothing to do":                           {standing{"f", "f", "f", false, true, true, true}, "f", "f"},
-		"the target does not serve yet":           {standing{"f", "", "", false, true, false, true}, "", ""},
-		"first the reporters":                     {standing{"f", "", "", false, true, true, true}, "f", ""},
-		"the caches are not known":                {standing{"f", "f", "", false, true, true, false}, "f", ""},
-		"then the clients":                        {standing{"f", "f", "", false, true, true, true}, "f", "f"},
-		"back, before the clients have gone":      {standing{"", "f", "", false, true, true, true}, "", ""},
-		"back, after they have":                   {standing{"", "f", "f", false, true, true, true}, "", "f"},
-		"the target went on the way":              {standing{"f", "f", "", false, true, false, false}, "f", ""},
-		"what was before is gone":                 {standing{"f", "", "", true, true, false, false}, "f", "f"},
-		"it is gone, and the target cannot serve": {standing{"f", "", "", true, false, false, false}, "", ""},
-		"from fleet to fleet":                     {standing{"g", "f", "f", false, true, true, false}, "g", "f"},
+		"nothing to do":                                 {standing{"f", "f", "f", false, false, true, true, true}, "f", "f"},
+		"the target does not serve yet":                 {standing{"f", "", "", false, false, true, false, true}, "", ""},
+		"first the reporters":                           {standing{"f", "", "", false, false, true, true, true}, "f", ""},
+		"the caches are not known":                      {standing{"f", "f", "", false, false, true, true, false}, "f", ""},
+		"then the clients":                              {standing{"f", "f", "", false, false, true, true, true}, "f", "f"},
+		"back, before the clients have gone":            {standing{"", "f", "", false, false, true, true, true}, "", ""},
+		"back, after they have":                         {standing{"", "f", "f", false, false, true, true, true}, "", "f"},
+		"the target went on the way":                    {standing{"f", "f", "", false, false, true, false, false}, "f", ""},
+		"what was before is gone":                       {standing{"f", "", "", true, false, true, false, false}, "f", "f"},
+		"it is gone, and the target cannot serve":       {standing{"f", "", "", true, false, false, false, false}, "", ""},
+		"it is down, and the target does not serve yet": {standing{"g", "f", "f", false, true, true, false, false}, "f", "f"},
+		"it is down, and the target serves":             {standing{"g", "f", "f", false, true, true, true, false}, "g", "g"},
+		"its own are down, and the target serves":       {standing{"f", "", "", false, true, true, true, false}, "f", "f"},
+		"from fleet to fleet":                           {standing{"g", "f", "f", false, false, true, true, false}, "g", "f"},
 	} {
 		if reporters, clients := tc.at.next(); reporters != tc.reporters || clients != tc.clients {
 			t.Errorf("%s: reporters go to %q and clients to %q, want %q and %q", name, reporters, clients, tc.reporters, tc.clients)
@@ -27,7 +39,7 @@ func TestClientsFollowToPickersThatServe(t *testing.T) {
 	for _, target := range []string{"", "f"} {
 		for bits := range 1 << 5 {
 			on := func(bit int) bool { return bits&(1<<bit) != 0 }
-			at := standing{target: target, gone: false, fit: true, serves: on(0), known: on(1)}
+			at := standing{target: target, gone: false, down: on(4), fit: true, serves: on(0), known: on(1)}
 			if on(2) {
 				at.reporters = "f"
 			}
@@ -46,5 +58,36 @@ func TestClientsFollowToPickersThatServe(t *testing.T) {
 				t.Errorf("two steps end at %+v", at)
 			}
 		}
+	}
+}
+
+// TestAPoolStaysWithAFleetThatIsDown: its pickers are all unready for a moment while the pool is on the way to a fleet that does not
+// exist. Once they were left, nothing would lead clients back. Pickers that are not there at all are left.
+func TestAPoolStaysWithAFleetThatIsDown(t *testing.T) {
+	w, ctx := newWorld(t, func(p *v1alpha1.InferencePool) {
+		p.Spec.Picker.Mode, p.Spec.Picker.FleetRef.Name = v1alpha1.PickerOfFleet, "misspelt"
+	}), t.Context()
+	ns, fleet := poolKey.Namespace, map[string]string{resources.LabelFleet: "a"}
+	for _, name := range []string{resources.PickerName(poolKey.Name), resources.PeersName(poolKey.Name)} {
+		w.must(w.api.Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(w.pool(), v1alpha1.GroupVersion.WithKind(v1alpha1.KindInferencePool)),
+			}},
+			Spec: corev1.ServiceSpec{Selector: fleet},
+		}))
+	}
+	pickers := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: resources.NamesOfFleet("a").Pickers, Labels: fleet}}
+	w.must(w.api.Create(ctx, pickers))
+	leads := func() resources.Move {
+		r := &cluster{w.r.begin(w.pool()), &observed{}}
+		w.must(r.findFleets(ctx))
+		return r.move
+	}
+	if m := leads(); m.Clients != "a" || m.Reporters != "a" {
+		t.Errorf("clients are sent to %q and reporters to %q while the pickers of a are down", m.Clients, m.Reporters)
+	}
+	w.must(w.api.Delete(ctx, pickers))
+	if m := leads(); m.Clients != "misspelt" || m.Reporters != "misspelt" {
+		t.Errorf("clients are sent to %q and reporters to %q when there are no pickers of a", m.Clients, m.Reporters)
 	}
 }

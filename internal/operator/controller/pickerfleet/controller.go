@@ -79,6 +79,23 @@ type memory struct {
 	// certsAt is when to renew a certificate, certsSeen when the Secrets were read, and account the ServiceAccount that owned them.
 	certsAt, certsSeen time.Time
 	account            types.UID
+	brought            brought
+}
+
+// brought is what the last look for the Secrets that the user brings has found.
+type brought struct {
+	uid        types.UID // of the fleet
+	generation int64
+	at         time.Time
+	missing    string // the first that is not there, or lacks an entry; empty for none
+}
+
+// due is when they are looked for again.
+func (b *brought) due() time.Time {
+	if b.missing != "" {
+		return b.at.Add(missingEvery)
+	}
+	return b.at.Add(secretsEvery)
 }
 
 // objectKey names an object of one kind in a fleet's namespace.
@@ -296,6 +313,9 @@ func (r *scope) keep(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := r.findSecrets(ctx); err != nil {
+		return err
+	}
 	swept := sweep{r.config, r.fleet.Generation, r.fleet.UID, rule}
 	if r.memory.swept == swept {
 		return nil
@@ -307,7 +327,7 @@ func (r *scope) keep(ctx context.Context) error {
 		return err
 	}
 	r.memory.swept = swept
-	return r.findSecrets(ctx)
+	return nil
 }
 
 // observed is the generation that the status is about.
@@ -329,31 +349,53 @@ func (r *scope) pass(err error) error {
 }
 
 // findSecrets looks for the Secrets that the user brings: of the pickers' certificate, without which none of them starts, and of the
-// proxy's, without which they serve no clients.
+// proxy's, without which they serve no clients. It does so for each generation of the fleet, and again from time to time.
 func (r *scope) findSecrets(ctx context.Context) error {
-	spec := &r.fleet.Spec
-	for _, s := range []struct{ field, name string }{
-		{"tls.secretRef", spec.TLS.SecretRef.Name}, {"proxyTLS.secretRef", spec.ProxyTLS.SecretRef.Name},
-		{"proxyTLS.clientCASecretRef", spec.ProxyTLS.ClientCASecretRef.Name},
-	} {
-		if s.name == "" {
-			continue
-		}
-		err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: s.name}, &corev1.Secret{})
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("reading Secret %s of fleet %s: %w", s.name, r.key, err)
-		}
-		every := secretsEvery
+	known, spec := &r.memory.brought, &r.fleet.Spec
+	proxy := &spec.ProxyTLS
+	wanted := []secretRef{
+		{"tls.secretRef", spec.TLS.SecretRef.Name, nil},
+		{"proxyTLS.secretRef", proxy.SecretRef.Name, []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey}},
+		{"proxyTLS.clientCASecretRef", proxy.ClientCASecretRef.Name, []string{proxy.ClientCASecretRef.Key}},
+	}
+	wanted = slices.DeleteFunc(wanted, func(s secretRef) bool { return s.name == "" })
+	if known.uid != r.fleet.UID || known.generation != r.fleet.Generation || !r.now.Before(known.due()) {
+		missing, err := r.firstMissing(ctx, wanted)
 		if err != nil {
-			every = missingEvery
-			r.memory.swept = sweep{} // it is looked for again
-			if r.missing == "" {
-				r.missing = "Secret " + s.name + " of " + s.field + " is not there"
-			}
+			return err
 		}
-		r.wakeAt(r.now.Add(every))
+		*known = brought{r.fleet.UID, r.fleet.Generation, r.now, missing}
+	}
+	if r.missing = known.missing; len(wanted) > 0 {
+		r.wakeAt(known.due())
 	}
 	return nil
+}
+
+// secretRef is a Secret that a field of the fleet names, with the entries that it must have.
+type secretRef struct {
+	field, name string
+	entries     []string
+}
+
+// firstMissing says which of some Secrets is not there, or lacks an entry; empty if none is missing.
+func (r *scope) firstMissing(ctx context.Context, all []secretRef) (string, error) {
+	for _, s := range all {
+		secret := &corev1.Secret{}
+		err := r.Direct.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: s.name}, secret)
+		if apierrors.IsNotFound(err) {
+			return "Secret " + s.name + " of " + s.field + " is not there", nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("reading Secret %s of fleet %s: %w", s.name, r.key, err)
+		}
+		for _, entry := range s.entries {
+			if len(secret.Data[entry]) == 0 {
+				return "Secret " + s.name + " of " + s.field + " has no entry " + entry, nil
+			}
+		}
+	}
+	return "", nil
 }
 
 // deleteObjects deletes the objects of a fleet of the operator's making that are not wanted.

@@ -99,9 +99,16 @@ func fleet(change func(*v1alpha1.PickerFleetSpec)) *v1alpha1.PickerFleet {
 
 func (w *world) reconcile() {
 	w.Helper()
-	if _, err := w.r.Reconcile(w.Context(), reconcile.Request{NamespacedName: big}); err != nil {
+	w.reconciled()
+}
+
+func (w *world) reconciled() reconcile.Result {
+	w.Helper()
+	result, err := w.r.Reconcile(w.Context(), reconcile.Request{NamespacedName: big})
+	if err != nil {
 		w.Fatal(err)
 	}
+	return result
 }
 
 func (w *world) there(o client.Object, name string) bool {
@@ -274,4 +281,32 @@ func TestProgrammedNamesThePoolThatIsNotServed(t *testing.T) {
 		w.expect(v1alpha1.ConditionProgrammed, tc.prefix, tc.part)
 	}
 	w.expect(v1alpha1.ConditionAvailable, "True Available", "2 of 2")
+}
+
+// TestAFleetMissesASecretThatIsDeletedLater, and one without an entry: Secrets are read again after secretsEvery.
+func TestAFleetMissesASecretThatIsDeletedLater(t *testing.T) {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: big.Namespace, Name: "chat-tls"},
+		Data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("x")}}
+	w := newWorld(t, fleet(func(s *v1alpha1.PickerFleetSpec) { s.ProxyTLS.SecretRef.Name = secret.Name }), secret)
+	clock := w.r.Clock.(*testingclock.FakePassiveClock)
+	for range 3 {
+		w.reconcile()
+		w.expect(v1alpha1.ConditionAvailable, "False Unavailable")
+		if wake := w.reconciled().RequeueAfter; wake <= 0 || wake > secretsEvery {
+			t.Errorf("the Secrets are looked for after %v", wake)
+		}
+		clock.SetTime(clock.Now().Add(secretsEvery))
+	}
+	delete(secret.Data, "tls.key")
+	if err := w.api.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile()
+	w.expect(v1alpha1.ConditionAvailable, "False ReferenceNotFound", "chat-tls", "proxyTLS.secretRef", "tls.key")
+	if err := w.api.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	clock.SetTime(clock.Now().Add(missingEvery))
+	w.reconcile()
+	w.expect(v1alpha1.ConditionAvailable, "False ReferenceNotFound", "chat-tls", "proxyTLS.secretRef")
 }
