@@ -55,6 +55,9 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.refused, a.applied, a.board = map[types.NamespacedName]config.Refusal{}, map[types.NamespacedName]picker.Spec{}, config.NewBoard()
 	a.started, a.ring, a.recent = time.Now(), dashboard.NewRing(), new(dashboard.Recent)
 	a.plan = ownPlan()
+	if o.source.fleet.Name != "" {
+		a.plan.ofFleet()
+	}
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
 	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "tokens", a.plan.tokens,
 		"responses", a.plan.responses, "peers", a.plan.peers, "events", a.plan.events, "connections", a.plan.connections,

@@ -90,6 +90,7 @@ func argsOf(t *testing.T, admitter *crdadmission.Admitter, spec string) []string
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hub.Certificate().Raw})
 	objects, err := resources.Objects(resources.Config{
 		PickerImage: "picker", Operator: types.NamespacedName{Namespace: "o", Name: "o"}, HubEndpoint: "https://h", HubAuthorities: string(authority),
+		HubProxy: "http://proxy:3128",
 	}, resources.Input{Pool: pool})
 	if err != nil {
 		t.Fatal(err)

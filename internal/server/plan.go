@@ -49,6 +49,8 @@ const (
 	keptDescriptors = 512
 	// mostConnections, and mostGateways for each of gateways and reporters, are enough where descriptors are not scarce.
 	mostConnections, mostGateways = 16 << 10, 1024
+	// mostReports is in place of mostGateways for reporters where the picker is of a fleet: an operator has a connection for each pool.
+	mostReports = 4096
 )
 
 // newPlan divides a limit of memory, 0 for none, and a number of descriptors.
@@ -67,6 +69,11 @@ func newPlan(limit int64, descriptors uint64) plan {
 	p.gateways = max(4, min(mostGateways, free/16))
 	p.reports = max(4, min(mostGateways, free/16))
 	return p
+}
+
+// ofFleet allows for the connections of operators to a picker that serves many pools.
+func (p *plan) ofFleet() {
+	p.reports = max(4, min(mostReports, (int(min(p.descriptors, math.MaxInt32))-keptDescriptors)/16))
 }
 
 // ownPlan is the plan of this process. It sets the garbage collector's limit.

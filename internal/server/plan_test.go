@@ -99,6 +99,17 @@ func TestClientsLeaveDescriptorsForOthers(t *testing.T) {
 	}
 }
 
+// TestFleetsHaveRoomForTheConnectionsOfOperators: one for each of a thousand pools, and for reporters besides, where descriptors are not scarce.
+func TestFleetsHaveRoomForTheConnectionsOfOperators(t *testing.T) {
+	for descriptors, want := range map[uint64]int{1024: 32, 65536: 4064, 1 << 20: mostReports} {
+		p := newPlan(0, descriptors)
+		before := p.reports
+		if p.ofFleet(); p.reports != want || p.reports < before {
+			t.Errorf("of %d descriptors %d connections, %d before, want %d", descriptors, p.reports, before, want)
+		}
+	}
+}
+
 // TestTheProxyKeepsToThePlanOfDescriptors: its requests and idle connections are as many as descriptors allow.
 func TestTheProxyKeepsToThePlanOfDescriptors(t *testing.T) {
 	a := &app{}

@@ -29,6 +29,7 @@ func fleets() Group {
 		"a fleet that traces":                 {Spec: "tracing: {endpoint: 'http://collector:4317'}"},
 		"a fleet of an island":                {Spec: "island: here"},
 		"a fleet with TLS for clients":        {Spec: "proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: ca.crt}}"},
+		"a fleet whose clients have no CA":    {Spec: "proxyTLS: {secretRef: {name: s}, clientCertificates: Required}", Want: "clientCertificates needs clientCASecretRef"},
 		"a fleet with TLS of no proxy":        {Spec: "proxy: Disabled\nproxyTLS: {secretRef: {name: s}}", Want: "proxyTLS needs the proxy"},
 		"a fleet has no mode":                 {Spec: "mode: Managed", Want: "unknown field"},
 	}}

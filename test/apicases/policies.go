@@ -79,6 +79,7 @@ func admission() Group {
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
 		"tenants":                           {Spec: of("tenants: {" + tenants + ", classes: [{name: default}]}")},
 		"tokens name tenants":               {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example/realms/a', audiences: [kvasir], keysURL: 'https://idp.example/keys?v=1', tenantClaim: azp}, classes: [{name: default}]}")},
+		"tokens name tenants by subject":    {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example', audiences: [kvasir]}, classes: [{name: default}]}")},
 		"tokens have an issuer":             {Spec: of("tenants: {identification: JWT, classes: [{name: default}]}"), Want: "jwt is required when identification is JWT"},
 		"tokens are of one way":             {Spec: of("tenants: {identification: Header, jwt: {issuer: 'https://idp.example', audiences: [kvasir]}, classes: [{name: default}]}"), Want: "jwt is required when identification is JWT"},
 		"tokens are for somebody":           {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example', audiences: []}, classes: [{name: default}]}"), Want: "audiences"},

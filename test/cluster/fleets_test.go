@@ -33,7 +33,6 @@ func fleets() {
 		BeforeAll(func(ctx SpecContext) {
 			w.kubectl(ctx, "apply", "-f", "testdata/fleet.yaml")
 			DeferCleanup(func(ctx SpecContext) {
-				w.kubectl(ctx, "delete", "kvfleet", "--all", "-n", models, "--timeout=2m") // or its pods are made again
 				f.empty(ctx, models)
 				w.kubectl(ctx, "delete", "namespace", models, "--ignore-not-found", "--timeout=3m")
 			})

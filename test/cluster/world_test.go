@@ -121,7 +121,9 @@ func (w *world) clean(ctx context.Context) {
 	}
 	w.loosen(ctx)
 	w.uninstallGroups(ctx) // or it makes its pods again
-	w.empty(ctx, namespace)
+	for _, namespace := range []string{namespace, models} {
+		w.empty(ctx, namespace)
+	}
 	if _, err := w.program(ctx, "helm", "uninstall", release, "--namespace="+system, "--wait", "--ignore-not-found"); err != nil {
 		GinkgoWriter.Println(err)
 	}
@@ -129,11 +131,11 @@ func (w *world) clean(ctx context.Context) {
 	w.kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
 }
 
-// empty removes a namespace's pools and pods. Pods go before their namespace: its controller checks again only when half of
+// empty removes a namespace's fleets, pools and pods. Pods go before their namespace: its controller checks again only when half of
 // their grace is over.
 func (w *world) empty(ctx context.Context, namespace string) {
 	GinkgoHelper()
-	if _, err := w.program(ctx, filepath.Join("kube", "kubectl"), "delete", "kvpool,deployments,pods", "--all", "--namespace="+namespace, "--timeout=2m"); err != nil {
+	if _, err := w.program(ctx, filepath.Join("kube", "kubectl"), "delete", "kvfleet,kvpool,deployments,pods", "--all", "--namespace="+namespace, "--timeout=2m"); err != nil {
 		GinkgoWriter.Println(err)
 	}
 	Eventually(func() string { return w.kubectl(ctx, "get", "pods", "--namespace="+namespace, "-o", "name") }).Should(BeEmpty())

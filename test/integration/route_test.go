@@ -87,14 +87,14 @@ var _ = Describe("The status of routes", Ordered, func() {
 	})
 })
 
-var _ = Describe("An operator on definitions without routes", func() {
-	It("does the rest", func(ctx SpecContext) {
+var _ = Describe("An operator on definitions without fleets and routes", func() {
+	It("does the rest, and ends when they are there", func(ctx SpecContext) {
 		c, err := kube.Start(kube.Options{})
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(c.Stop)
 		for _, args := range [][]string{
 			{"apply", "--server-side", "-k", filepath.Join(kube.Root(), "config", "default")},
-			{"delete", "crd", "modelroutes.kvasir.dev"},
+			{"delete", "crd", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev"},
 		} {
 			_, err := c.Kubectl(ctx, nil, args...)
 			Expect(err).NotTo(HaveOccurred())
@@ -103,13 +103,16 @@ var _ = Describe("An operator on definitions without routes", func() {
 		Expect(err).NotTo(HaveOccurred())
 		m := startManagerOf(c, "--leader-election=false")
 		Eventually(m.ready).Should(Equal(http.StatusOK))
-		Expect(m.log).To(gbytes.Say("The definition of ModelRoute is not installed"))
+		Expect(m.log).To(gbytes.Say("A kind is not defined"))
 		pool := smallPool("default", "m")
 		Expect(there.Create(ctx, pool)).To(Succeed())
 		Eventually(func() *metav1.Condition {
 			Expect(there.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
 			return meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionAccepted)
 		}).ShouldNot(BeNil())
-		m.stop()
+		_, err = c.Kubectl(ctx, nil, "apply", "--server-side", "-k", filepath.Join(kube.Root(), "config", "default"))
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(m.ended).Should(Receive(BeNil()), "to be started again, with the kinds")
+		m.ended <- nil
 	})
 })

@@ -88,7 +88,8 @@ func TestTenantsHaveSharesOfTheMemory(t *testing.T) {
 	}
 	r.Header.Set("Authorization", "Bearer k-small")
 	if answer := h.do(r); answer.StatusCode != http.StatusOK {
-		t.Errorf("another tenant: status %d: %+v", answer.StatusCode, b.Stats())
+		text, _ := io.ReadAll(answer.Body)
+		t.Errorf("another tenant: status %d: %s: %+v", answer.StatusCode, text, b.Stats())
 	}
 	if s := b.Stats(); s.Shed[budget.Bodies] != 0 {
 		t.Errorf("uploads are shed at once: %+v", s)

@@ -11,13 +11,14 @@ import (
 // KeepBuffer is the largest buffer that is kept for further requests, in bytes.
 const KeepBuffer = 1 << 20
 
-// buffers are kept by size: a request is charged for all of its buffer, so a small one must not get the buffer of a large one.
-var buffers [4]sync.Pool
+// buffers are kept by size: a request is charged for all of its buffer, so that one of more than 16 KiB must not get a buffer of more
+// than twice its size. It could be refused for that alone.
+var buffers [7]sync.Pool
 
-// classOf is the place in buffers of a buffer of n bytes: up to 16 KiB, 64 KiB, 256 KiB, and more.
+// classOf is the place in buffers of a buffer of n bytes: up to 16 KiB, 32 KiB and so on, and more than 512 KiB.
 func classOf(n int) int {
 	class := 0
-	for most := KeepBuffer >> 6; n > most && class < len(buffers)-1; most <<= 2 {
+	for most := KeepBuffer >> 6; n > most && class < len(buffers)-1; most <<= 1 {
 		class++
 	}
 	return class

@@ -113,13 +113,13 @@ func TestABufferIsCountedBeforeItGrows(t *testing.T) {
 // TestASmallRequestIsNotChargedForALargeOne: buffers are used again, and their users are charged for them.
 func TestASmallRequestIsNotChargedForALargeOne(t *testing.T) {
 	all := func(int64) bool { return true }
-	for _, size := range []int{1, 700, 16 << 10, 60 << 10, 200 << 10} {
-		for range 100 { // the pool drops some
+	for _, size := range []int{1, 700, 16 << 10, 60 << 10, 200 << 10, 300 << 10} {
+		for i := range 200 { // the pool drops some
 			var large, small Buffer
-			large.Grow(all, KeepBuffer)
+			large.Grow(all, []int{KeepBuffer, min(KeepBuffer, 3*size)}[i%2])
 			large.Free()
 			small.Grow(all, size)
-			if counted, most := small.Free(), int64(max(KeepBuffer>>6, 4*size)); counted > most {
+			if counted, most := small.Free(), int64(max(KeepBuffer>>6, 2*size)); counted > most {
 				t.Fatalf("a request of %d bytes is charged for %d, want at most %d", size, counted, most)
 			}
 		}
