@@ -108,7 +108,8 @@ func (s *Services) Call(ctx context.Context, url string, timeout time.Duration, 
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		err = fmt.Errorf("the service has not answered within %v", timeout)
 	}
-	s.end(url, err, ctx.Err() != nil)
+	var answered answerError
+	s.end(url, err, ctx.Err() != nil || errors.As(err, &answered))
 	return result, err
 }
 
@@ -135,14 +136,20 @@ func (s *Services) begin(url string) error {
 	return nil
 }
 
-// end takes a call off, and remembers what became of it; nothing, if its client has gone.
-func (s *Services) end(url string, err error, gone bool) {
+// answerError is why an answer cannot be used. The service is there all the same: a client whose request it does not understand must not
+// keep others from it.
+type answerError string
+
+func (e answerError) Error() string { return string(e) }
+
+// end takes a call off, and remembers what became of it; nothing, if it says nothing about the service.
+func (s *Services) end(url string, err error, silent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.known[url]
 	one.calls--
 	switch {
-	case gone:
+	case silent:
 	case err == nil:
 		if one.failures >= enoughFailures {
 			s.log.Info("Service of a policy step answers again", "url", url)
@@ -171,21 +178,25 @@ func (s *Services) post(ctx context.Context, url string, body []byte) (json.RawM
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the service answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	switch text := fmt.Sprintf("the service answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode)); resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return nil, errors.New(text)
+	default:
+		return nil, answerError(text)
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(text) > maxAnswer {
-		return nil, fmt.Errorf("the service's answer has more than %d bytes", maxAnswer)
+		return nil, answerError(fmt.Sprintf("the service's answer has more than %d bytes", maxAnswer))
 	}
 	var answer struct {
 		Result json.RawMessage `json:"result"`
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
-		return nil, errors.New("the service's answer is not a JSON object")
+		return nil, answerError("the service's answer is not a JSON object")
 	}
 	return answer.Result, nil
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -119,7 +120,7 @@ func TestAServiceThatFailsIsLeftAlone(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
 		if fails.Load() == 1 {
-			http.Error(w, "broken", http.StatusInternalServerError)
+			http.Error(w, "broken", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = io.WriteString(w, `{"result": true}`)
@@ -162,6 +163,33 @@ func TestAServiceThatFailsIsLeftAlone(t *testing.T) {
 	}
 	if err := run(); err != nil {
 		t.Errorf("after clients have left: %v", err)
+	}
+}
+
+// TestAClientKeepsOthersFromNoService: answers that a client's own request can cause do not count against the service.
+func TestAClientKeepsOthersFromNoService(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []string{"400", "500", "not JSON", strings.Repeat("x", maxAnswer+1)} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if text, _ := io.ReadAll(r.Body); len(text) > 0 {
+				_, _ = io.WriteString(w, `{"result": true}`)
+				return
+			}
+			if status, err := strconv.Atoi(answer); err == nil {
+				w.WriteHeader(status)
+			}
+			_, _ = io.WriteString(w, answer)
+		}))
+		t.Cleanup(s.Close)
+		services := calling(t, time.Now)
+		for range 2 * enoughFailures {
+			if _, err := services.Call(t.Context(), s.URL, patience, nil); err == nil {
+				t.Fatalf("%.10q is an answer", answer)
+			}
+		}
+		if _, err := services.Call(t.Context(), s.URL, patience, []byte("{}")); err != nil {
+			t.Errorf("after answers %.10q, another client: %v", answer, err)
+		}
 	}
 }
 
