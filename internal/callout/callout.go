@@ -108,8 +108,7 @@ func (s *Services) Call(ctx context.Context, url string, timeout time.Duration, 
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		err = fmt.Errorf("the service has not answered within %v", timeout)
 	}
-	var answered answerError
-	s.end(url, err, ctx.Err() != nil || errors.As(err, &answered))
+	s.end(url, err, ctx.Err() != nil)
 	return result, err
 }
 
@@ -142,15 +141,16 @@ type answerError string
 
 func (e answerError) Error() string { return string(e) }
 
-// end takes a call off, and remembers what became of it; nothing, if it says nothing about the service.
-func (s *Services) end(url string, err error, silent bool) {
+// end takes a call off, and remembers what became of it; nothing, if its client has gone.
+func (s *Services) end(url string, err error, gone bool) {
+	var answered answerError
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.known[url]
 	one.calls--
 	switch {
-	case silent:
-	case err == nil:
+	case gone:
+	case err == nil, errors.As(err, &answered):
 		if one.failures >= enoughFailures {
 			s.log.Info("Service of a policy step answers again", "url", url)
 		}
