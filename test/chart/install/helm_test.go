@@ -49,14 +49,14 @@ var _ = Describe("Helm", Ordered, func() {
 	var made []string
 	var notes string
 	AfterAll(func(ctx SpecContext) {
-		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev")
+		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
 	})
 
 	It("installs what the next two commands need", func(ctx SpecContext) {
 		out := mustHelm(ctx, append(system, "install", "kvasir", previous, "--create-namespace")...)
 		Expect(out).To(ContainSubstring("STATUS: deployed"))
 		Expect(out).To(ContainSubstring("kubectl get kvpool"))
-		kubectl(ctx, "wait", "--for=condition=Established", "crd/inferencepools.kvasir.dev", "crd/modelroutes.kvasir.dev", "crd/pickerfleets.kvasir.dev", "crd/routingpolicies.kvasir.dev")
+		kubectl(ctx, "wait", "--for=condition=Established", "crd/inferencepools.kvasir.dev", "crd/routingpolicies.kvasir.dev")
 		kubectl(ctx, "create", "namespace", "users")
 		kubectlIn(ctx, users, "apply", "--filename", "-")
 		made = uids(ctx)
