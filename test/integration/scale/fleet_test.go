@@ -158,7 +158,6 @@ func (w *fleetWorld) watchClients(name string) (stop func()) {
 }
 
 func TestAPoolMovesIntoAFleetAndBack(t *testing.T) {
-	t.Parallel() // it waits for the most part
 	w := newFleetWorld(t)
 	w.of("default", "") // as the fleet is called
 	w.until("pickers of its own", w.servedBy("default", ""))
@@ -219,7 +218,6 @@ func (w *fleetWorld) fleetIs(name string, pools int) func() string {
 }
 
 func TestTwoFleets(t *testing.T) {
-	t.Parallel() // it waits for the most part
 	w := newFleetWorld(t)
 	w.fleet("before")
 	w.of("a", "before")
