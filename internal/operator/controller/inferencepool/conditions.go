@@ -205,26 +205,37 @@ func (r *verdict) pickerAvailable(err error) metav1.Condition {
 	if errors.As(err, new(*certificateError)) {
 		return status.PickerAvailable.False(status.ReasonCertificateInvalid, "%s", err.Error())
 	}
-	want, ready := r.pool.Spec.Picker.Replicas, int32(0)
+	after := r.pickersAfter
+	if after != "" {
+		after = "pool " + after
+	}
+	return JudgePickers(status.PickerAvailable, r.pool.Spec.Picker.Replicas, r.picker, PickerFailure(r.picker, r.stuckPicker, r.pickerTrouble), after)
+}
+
+// JudgePickers is the condition of a type that says whether the pickers of a Deployment are available, and get their updates. want is
+// how many there should be, 0 for the default; pickers is nil if there is no Deployment; failure is why it does not get its pods, as
+// PickerFailure has it; after is whose pickers are updated first, such as "pool a", empty for none.
+func JudgePickers(condition status.Type, want int32, pickers *appsv1.Deployment, failure, after string) metav1.Condition {
+	ready := int32(0)
+	if pickers != nil {
+		ready = pickers.Status.ReadyReplicas
+	}
 	if want == 0 {
 		want = v1alpha1.DefaultPickerReplicas
 	}
-	if r.picker != nil {
-		ready = r.picker.Status.ReadyReplicas
-	}
-	switch failure := PickerFailure(r.picker, r.stuckPicker, r.pickerTrouble); {
+	switch {
 	case ready == 0:
-		return status.PickerAvailable.False(status.ReasonUnavailable, "0 of %d replicas are ready%s", want, failure)
+		return condition.False(status.ReasonUnavailable, "0 of %d replicas are ready%s", want, failure)
 	case ready < want:
-		return status.PickerAvailable.False("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, failure)
+		return condition.False("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, failure)
 	case failure != "":
-		return status.PickerAvailable.False("UpdateStopped", "%d of %d replicas are ready, and serve on; the Deployment %s does not get new ones%s",
-			ready, want, r.picker.Name, failure)
-	case r.pickersAfter != "":
-		return status.PickerAvailable.True("UpdateWaiting", "%d of %d replicas are ready; they are updated when the pickers of pool %s are available with the image of this operator",
-			ready, want, r.pickersAfter)
+		return condition.False("UpdateStopped", "%d of %d replicas are ready, and serve on; the Deployment %s does not get new ones%s",
+			ready, want, pickers.Name, failure)
+	case after != "":
+		return condition.True("UpdateWaiting", "%d of %d replicas are ready; they are updated when the pickers of %s are available with the image of this operator",
+			ready, want, after)
 	}
-	return status.PickerAvailable.True("Available", "%d of %d replicas are ready", ready, want)
+	return condition.True("Available", "%d of %d replicas are ready", ready, want)
 }
 
 // PickerFailure is why a Deployment of pickers does not get its pods, to be appended to a message; "" when it does, or

@@ -66,6 +66,20 @@ func Live(ctx context.Context, c client.Client, direct client.Reader, want *unst
 	return live, nil
 }
 
+// Mark puts the hash of an object that is to be applied into its annotation, and returns it.
+func Mark(want *unstructured.Unstructured) (hash string, err error) {
+	if hash, err = HashOf(want); err != nil {
+		return "", err
+	}
+	annotations := want.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[AnnotationApplied] = hash
+	want.SetAnnotations(annotations)
+	return hash, nil
+}
+
 // HashOf is a fingerprint of an object.
 func HashOf(o *unstructured.Unstructured) (string, error) {
 	raw, err := json.Marshal(o.Object)

@@ -33,17 +33,10 @@ func (r *scope) mayTake(o metav1.Object) bool {
 // apply brings one object to what is wanted, when it differs.
 func (r *scope) apply(ctx context.Context, want *unstructured.Unstructured) error {
 	key := objectKey{want.GetKind(), want.GetName()}
-	hash, err := objects.HashOf(want)
+	hash, err := objects.Mark(want)
 	if err != nil {
 		return err
 	}
-	annotations := want.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[objects.AnnotationApplied] = hash
-	want.SetAnnotations(annotations)
-
 	live, err := objects.Live(ctx, r.Client, r.Direct, want)
 	switch {
 	case meta.IsNoMatchError(err):

@@ -71,19 +71,7 @@ func (r *scope) available() metav1.Condition {
 	if reason, message := r.problems(); reason != "" {
 		return status.Available.False(reason, "%d of %d replicas are ready; %s", ready, want, message)
 	}
-	switch failure := inferencepool.PickerFailure(r.pickers, r.stuck, r.trouble); {
-	case ready == 0:
-		return status.Available.False(status.ReasonUnavailable, "0 of %d replicas are ready%s", want, failure)
-	case ready < want:
-		return status.Available.False("SomeUnavailable", "%d of %d replicas are ready%s", ready, want, failure)
-	case failure != "":
-		return status.Available.False("UpdateStopped", "%d of %d replicas are ready, and serve on; the Deployment %s does not get new ones%s",
-			ready, want, r.pickers.Name, failure)
-	case r.after != "":
-		return status.Available.True("UpdateWaiting", "%d of %d replicas are ready; they are updated when the pickers of %s are available with the image of this operator",
-			ready, want, r.after)
-	}
-	return status.Available.True("Available", "%d of %d replicas are ready", ready, want)
+	return inferencepool.JudgePickers(status.Available, want, r.pickers, inferencepool.PickerFailure(r.pickers, r.stuck, r.trouble), r.after)
 }
 
 // programmed judges whether all pickers serve all pools, each as it is now. The first pool for which this is not so is named.
