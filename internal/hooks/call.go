@@ -13,8 +13,8 @@ import (
 // maxMessage bounds the message of a refusal, in bytes.
 const maxMessage = 256
 
-// Statuses that a refusal can have.
-var Statuses = []int{400, 403, 404, 413, 422, 429, 503}
+// statuses that a refusal can have; the schema of a step's refuse has the same.
+var statuses = []int{400, 403, 404, 413, 422, 429, 503}
 
 // Call asks a service about a request. The service has the data API of the Open Policy Agent: it gets a POST of {"input": ...}, and
 // answers {"result": ...} with a bool or an object.
@@ -152,8 +152,8 @@ func readVerdict(result json.RawMessage) (v verdict, err error) {
 		v.Message = "The policy does not permit this request."
 	}
 	switch {
-	case !slices.Contains(Statuses, v.Status):
-		return v, fmt.Errorf("the service's result has the status %d, and it must be one of %v", v.Status, Statuses)
+	case !slices.Contains(statuses, v.Status):
+		return v, fmt.Errorf("the service's result has the status %d, and it must be one of %v", v.Status, statuses)
 	case len(v.Message) > maxMessage:
 		return v, fmt.Errorf("the service's message has more than %d bytes", maxMessage)
 	}

@@ -156,7 +156,7 @@ func FuzzVerdict(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if v.Allow != nil && !*v.Allow && (!slices.Contains(Statuses, v.Status) || v.Message == "" || v.Model != "") {
+		if v.Allow != nil && !*v.Allow && (!slices.Contains(statuses, v.Status) || v.Message == "" || v.Model != "") {
 			t.Errorf("%q refuses with %+v", text, v)
 		}
 	})
