@@ -209,7 +209,8 @@ func (r *verdict) pickerAvailable(err error) metav1.Condition {
 	if after != "" {
 		after = "pool " + after
 	}
-	return JudgePickers(status.PickerAvailable, r.pool.Spec.Picker.Replicas, r.picker, PickerFailure(r.picker, r.stuckPicker, r.pickerTrouble), after)
+	failure := PickerFailure(r.picker, r.stuckPicker, r.pickerTrouble)
+	return JudgePickers(status.PickerAvailable, r.pool.Spec.Picker.Replicas, r.picker, failure, after)
 }
 
 // JudgePickers is the condition of a type that says whether the pickers of a Deployment are available, and get their updates. want is
