@@ -52,7 +52,8 @@ type PickerSettings struct {
 	// +kubebuilder:default=2
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
-	// indexMemory is the budget of the block index in one replica, at least 16Mi.
+	// indexMemory is the budget of the block index in one replica, at least 16Mi. That of a PickerFleet is for the indexes of all
+	// its pools together, besides the budget of each.
 	// +kubebuilder:default="1Gi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Mi')) >= 0",message="indexMemory must be at least 16Mi"
 	// +optional

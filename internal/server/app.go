@@ -58,6 +58,7 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	if o.source.fleet.Name != "" {
 		a.plan.ofFleet()
 	}
+	a.plan.withIndex(o.source.indexMemory)
 	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
 	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "tokens", a.plan.tokens,
 		"responses", a.plan.responses, "peers", a.plan.peers, "events", a.plan.events, "connections", a.plan.connections,

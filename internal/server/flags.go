@@ -60,7 +60,7 @@ var described = flags.Program{
 	Example: "picker --engines http://gpu-1:8000,http://gpu-2:8000 --model NAME",
 	Groups: []flags.Group{
 		{Title: "What is served", Prefixes: []string{
-			"engines", "model", "standalone", "validate", "pool", "fleet", "gateway-pool", "kubeconfig", "key-file", "island"}},
+			"engines", "model", "standalone", "validate", "pool", "fleet", "gateway-pool", "kubeconfig", "key-file", "island", "index-memory"}},
 		{Title: "Addresses", Prefixes: []string{"proxy-", "health-address", "metrics-", "events-address"}},
 		{Title: "Logs and traces", Prefixes: []string{"log-", "decision-log", "usage-log", "tracing-", "pprof", "compat-metrics"}},
 		{Title: "Model hub", Prefixes: []string{"hub-"}},

@@ -47,6 +47,7 @@ var unset = map[string]string{
 	"validate":                "the API server checks objects when they are applied",
 	"gateway-pool":            "is for pools without an InferencePool of Kvasir; the pickers of those are external",
 	"fleet":                   "is set in place of --pool, for the pickers of a PickerFleet",
+	"index-memory":            "is the indexMemory of a PickerFleet; a pool's own pickers have that of the pool",
 	"kubeconfig":              "the picker uses the account of its pod",
 	"key-file":                "the root is in the pool's Secret",
 	"metrics-open":            "metrics of a cluster are only for accounts with a right; an open port would be a second way past it",

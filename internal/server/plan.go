@@ -76,6 +76,13 @@ func (p *plan) ofFleet() {
 	p.reports = max(4, min(mostReports, (int(min(p.descriptors, math.MaxInt32))-keptDescriptors)/16))
 }
 
+// withIndex bounds what the indexes of all pools can take together, in bytes; 0 changes nothing. The container's limit stays a bound.
+func (p *plan) withIndex(most int64) {
+	if most > 0 && (p.index == 0 || most < p.index) {
+		p.index = most
+	}
+}
+
 // ownPlan is the plan of this process. It sets the garbage collector's limit.
 func ownPlan() plan {
 	var files syscall.Rlimit

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -37,6 +38,25 @@ func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 // indexed is a pool that has set a limit for its index.
 func indexed(memory int64, endpoints int) picker.Spec {
 	return picker.Spec{IndexMemory: memory, Endpoints: make([]endpoint.Endpoint, endpoints)}
+}
+
+// TestIndexesHaveABoundOfTheirOwn: the flag bounds what pools set, never above the container's limit.
+func TestIndexesHaveABoundOfTheirOwn(t *testing.T) {
+	for _, c := range []struct{ limit, flag, want int64 }{
+		{0, 0, 0}, {0, 1 << 30, 1 << 30}, {2 << 30, 0, 512 << 20}, {2 << 30, 1 << 30, 512 << 20}, {8 << 30, 1 << 30, 1 << 30},
+	} {
+		p := newPlan(c.limit, 1<<20)
+		if p.withIndex(c.flag); p.index != c.want {
+			t.Errorf("limit %d, flag %d: %d bytes for indexes, want %d", c.limit, c.flag, p.index, c.want)
+		}
+		specs := []picker.Spec{indexed(4<<30, 1), indexed(4<<30, 1)}
+		if fits := p.fit(specs); fits != (c.want == 0) || !fits && specs[0].IndexMemory+specs[1].IndexMemory > c.want {
+			t.Errorf("limit %d, flag %d: pools get %d and %d bytes", c.limit, c.flag, specs[0].IndexMemory, specs[1].IndexMemory)
+		}
+	}
+	if _, err := parse([]string{"--engines=http://127.0.0.1:1", "--model=m", "--index-memory=-1"}, io.Discard, io.Discard); err == nil {
+		t.Error("a negative bound is accepted")
+	}
 }
 
 // TestPoolsWithEndpointsShareTheIndex: all of the plan is given away, in the proportion of endpoints and settings; nothing to pools

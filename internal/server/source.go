@@ -30,6 +30,7 @@ type sourceOptions struct {
 	fleetName   string             // NAMESPACE/NAME
 	kubeconfig  string
 	pool, fleet types.NamespacedName // pool of poolName or gatewayPool; fleet of fleetName
+	indexMemory int64                // bytes that the indexes of all pools can take together; 0 for as much as the pools set
 }
 
 func (o *sourceOptions) flags(f *flag.FlagSet) {
@@ -42,6 +43,7 @@ func (o *sourceOptions) flags(f *flag.FlagSet) {
 	f.StringVar(&o.poolName, "pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Kubernetes cluster, and follow it")
 	f.StringVar(&o.fleetName, "fleet", "", "serve all InferencePools of the namespace that have picker.mode Fleet and name this PickerFleet (`NAMESPACE/NAME`) of the Kubernetes cluster, and follow them")
 	f.StringVar(&o.gatewayPool, "gateway-pool", "", "serve this InferencePool (`NAMESPACE/NAME`) of the Gateway API Inference Extension with all defaults, if it has no InferencePool of Kvasir")
+	f.Int64Var(&o.indexMemory, "index-memory", 0, "how many `bytes` the indexes of all pools can take together, besides the picker.indexMemory of each; 0 for no such bound. Where the container has a memory limit, a quarter of it is a bound, too")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the in-cluster configuration is used")
 }
 
@@ -64,6 +66,8 @@ func (o *sourceOptions) measured() types.NamespacedName {
 
 func (o *sourceOptions) check() error {
 	switch {
+	case o.indexMemory < 0:
+		return fmt.Errorf("--index-memory %d: want at least 0", o.indexMemory)
 	case o.poolName != "" && o.gatewayPool != "":
 		return errors.New("--pool and --gateway-pool exclude each other")
 	case o.fleetName != "" && (o.poolName != "" || o.gatewayPool != ""):

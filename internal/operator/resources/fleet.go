@@ -2,6 +2,7 @@ package resources
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,7 +120,8 @@ func (f *Fleet) pickers(c Config) *pickers {
 	pods := FleetPods(f.Name)
 	p := &pickers{
 		Config: c, names: NamesOfFleet(f.Name), namespace: f.Namespace, owners: f.owners(), settings: &f.Spec.PickerSettings,
-		follow: "--fleet=" + f.Namespace + "/" + f.Name, kinds: []string{"inferencepools", "routingpolicies", "modelroutes"},
+		follow: []string{"--fleet=" + f.Namespace + "/" + f.Name, "--index-memory=" + strconv.FormatInt(f.Spec.IndexMemory.Value(), 10)},
+		kinds:  []string{"inferencepools", "routingpolicies", "modelroutes"},
 		pods: pods, clients: pods, reporters: pods, trusted: f.Trusted, drainSeconds: FleetDrainSeconds,
 		downloads: c.HubEndpoint != "", engines: f.engines(),
 	}

@@ -236,8 +236,7 @@ func (p *pickers) args() []string {
 	if level == "" {
 		level = "info"
 	}
-	args := []string{
-		p.follow,
+	args := append(slices.Clone(p.follow),
 		operatorFlag + p.Operator.String(),
 		"--ext-proc-address=" + address(ExtProcPort),
 		"--health-address=" + address(HealthPort),
@@ -255,7 +254,7 @@ func (p *pickers) args() []string {
 		"--drain-timeout=" + strconv.Itoa(p.drainSeconds) + "s",
 		"--log-level=" + level,
 		"--log-format=json",
-	}
+	)
 	if p.proxies() {
 		args = append(args, "--proxy-address="+address(ProxyPort))
 	} else {

@@ -22,8 +22,8 @@ type pickers struct {
 	// owners of the objects that hold secrets.
 	owners   []metav1.OwnerReference
 	settings *v1alpha1.PickerSettings
-	// follow is the flag that names what the pickers serve, and kinds are the resources of Kvasir that they watch for it.
-	follow string
+	// follow are the flags that say what the pickers serve, and kinds are the resources of Kvasir that they watch for it.
+	follow []string
 	kinds  []string
 	// pods are the labels by which the pickers' pods are known.
 	pods map[string]string
@@ -81,7 +81,7 @@ func (b *builder) pickers() *pickers {
 	p := &pickers{
 		Config: b.Config, names: NamesOf(b.pool.Name), namespace: b.pool.Namespace,
 		owners: []metav1.OwnerReference{Owner(b.pool)}, settings: &spec.Picker.PickerSettings,
-		follow: "--pool=" + b.pool.Namespace + "/" + b.pool.Name, kinds: []string{"inferencepools", "routingpolicies"},
+		follow: []string{"--pool=" + b.pool.Namespace + "/" + b.pool.Name}, kinds: []string{"inferencepools", "routingpolicies"},
 		pods: b.selector(), clients: b.selector(), reporters: b.selector(), trusted: b.Trusted,
 		drainSeconds: int(ptr.Deref(spec.Drain.DeadlineSeconds, v1alpha1.DefaultDrainDeadlineSeconds)),
 		downloads:    b.HubEndpoint != "" && fromHub(spec.Model.Tokenizer.Type), model: modelVolume(b.pool), listen: listenPorts(&spec.Engine),
