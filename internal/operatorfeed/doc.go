@@ -42,6 +42,8 @@ type State struct {
 	AcceptedGeneration int64
 	// Unserved replicas do not serve the pool: besides the replica's name and incarnation, only Accepted is known.
 	Unserved bool
+	// Resolved reports that the replica has read all Secrets that the policy in force names. Replicas of earlier versions do not.
+	Resolved bool
 	// Resources reports whether the replica's memory, goroutines and descriptors suffice.
 	Resources Finding
 	// Pods by UID: all that the pool selects and the replica has seen.

@@ -148,7 +148,9 @@ type OperateState struct {
 	Accepted           *OperateFinding `protobuf:"bytes,15,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	AcceptedGeneration int64           `protobuf:"varint,16,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
 	// The replica does not serve the pool: only picker, incarnation and the two fields before this one have values.
-	Unserved      bool `protobuf:"varint,17,opt,name=unserved,proto3" json:"unserved,omitempty"`
+	Unserved bool `protobuf:"varint,17,opt,name=unserved,proto3" json:"unserved,omitempty"`
+	// The replica has read all Secrets that the policy in force names.
+	Resolved      bool `protobuf:"varint,18,opt,name=resolved,proto3" json:"resolved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -298,6 +300,13 @@ func (x *OperateState) GetAcceptedGeneration() int64 {
 func (x *OperateState) GetUnserved() bool {
 	if x != nil {
 		return x.Unserved
+	}
+	return false
+}
+
+func (x *OperateState) GetResolved() bool {
+	if x != nil {
+		return x.Resolved
 	}
 	return false
 }
@@ -780,7 +789,7 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\n" +
 	"\x1ainternal/rpc/operate.proto\x12\x11kvasir.operate.v1\"\"\n" +
 	"\fWatchRequest\x12\x12\n" +
-	"\x04pool\x18\x01 \x01(\tR\x04pool\"\x9e\x06\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\"\xba\x06\n" +
 	"\fOperateState\x12\x16\n" +
 	"\x06picker\x18\x01 \x01(\tR\x06picker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12'\n" +
@@ -800,7 +809,8 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\x05model\x18\x0e \x01(\v2!.kvasir.operate.v1.OperateFindingR\x05model\x12=\n" +
 	"\baccepted\x18\x0f \x01(\v2!.kvasir.operate.v1.OperateFindingR\baccepted\x12/\n" +
 	"\x13accepted_generation\x18\x10 \x01(\x03R\x12acceptedGeneration\x12\x1a\n" +
-	"\bunserved\x18\x11 \x01(\bR\bunserved\"\xbe\x01\n" +
+	"\bunserved\x18\x11 \x01(\bR\bunserved\x12\x1a\n" +
+	"\bresolved\x18\x12 \x01(\bR\bresolved\"\xbe\x01\n" +
 	"\x0eOperateFinding\x12C\n" +
 	"\averdict\x18\x01 \x01(\x0e2).kvasir.operate.v1.OperateFinding.VerdictR\averdict\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +

@@ -37,7 +37,7 @@ func fullState() operatorfeed.State {
 		Model:       operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "ModelNotListed", Message: "m-0 lists other"},
 		Accepted:    operatorfeed.Finding{Verdict: operatorfeed.Bad, Reason: "Invalid", Message: "Secret key has no certificate"},
 
-		AcceptedGeneration: 8, Unserved: true,
+		AcceptedGeneration: 8, Unserved: true, Resolved: true,
 		Pods: map[string]operatorfeed.PodState{
 			"uid-0": {
 				Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77,

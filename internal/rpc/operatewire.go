@@ -19,7 +19,7 @@ func stateMessage(s *operatorfeed.State, now time.Time) *OperateState {
 		PolicyName: s.PolicyName, PolicyGeneration: s.PolicyGeneration, Ready: s.Ready,
 		KeyId: s.KeyID, Tokens: findingMessage(&s.Tokens), Predictions: findingMessage(&s.Predictions), Gateways: findingMessage(&s.Gateways),
 		Resources: findingMessage(&s.Resources), Model: findingMessage(&s.Model),
-		Accepted: findingMessage(&s.Accepted), AcceptedGeneration: s.AcceptedGeneration, Unserved: s.Unserved,
+		Accepted: findingMessage(&s.Accepted), AcceptedGeneration: s.AcceptedGeneration, Unserved: s.Unserved, Resolved: s.Resolved,
 		Totals: &OperateTotals{
 			Requests: t.Requests, PromptTokens: t.PromptTokens, HitTokens: t.HitTokens, PrefillTokens: t.PrefillTokens,
 			WorkSeconds: t.WorkSeconds, Evictions: t.Evictions, Refused: t.Refused, Ttft: t.TTFT[:], Waiting: t.Waiting,
@@ -49,7 +49,7 @@ func stateOf(m *OperateState, now time.Time) operatorfeed.State {
 		PolicyName: m.GetPolicyName(), PolicyGeneration: m.GetPolicyGeneration(), Ready: m.GetReady(),
 		KeyID: m.GetKeyId(), Tokens: findingOf(m.GetTokens()), Predictions: findingOf(m.GetPredictions()), Gateways: findingOf(m.GetGateways()),
 		Resources: findingOf(m.GetResources()), Model: findingOf(m.GetModel()),
-		Accepted: findingOf(m.GetAccepted()), AcceptedGeneration: m.GetAcceptedGeneration(), Unserved: m.GetUnserved(),
+		Accepted: findingOf(m.GetAccepted()), AcceptedGeneration: m.GetAcceptedGeneration(), Unserved: m.GetUnserved(), Resolved: m.GetResolved(),
 		Pods: make(map[string]operatorfeed.PodState, len(m.GetPods())),
 		Totals: operatorfeed.Totals{
 			Requests: t.GetRequests(), PromptTokens: t.GetPromptTokens(), HitTokens: t.GetHitTokens(),

@@ -73,7 +73,7 @@ func (a *app) operateState(pool string) (operatorfeed.State, bool) {
 	found := a.found[key]
 	s.KeyID, s.Tokens, s.Predictions, s.Gateways = found.keyID, found.tokens, found.predictions, found.gateways
 	s.Resources, s.Model = found.resources, found.model
-	s.Accepted, s.AcceptedGeneration = found.accepted, found.generation
+	s.Accepted, s.AcceptedGeneration, s.Resolved = found.accepted, found.generation, found.resolved
 	a.mu.Unlock()
 	for _, p := range a.marks.of(key) {
 		pod := known.Pods[p.UID]
@@ -102,12 +102,13 @@ func (a *app) refusal(pool string) (operatorfeed.State, bool) {
 type findings struct {
 	keyID                                                     string
 	generation                                                int64 // of the pool
+	resolved                                                  bool  // all Secrets of the policy in force were read
 	accepted, tokens, predictions, gateways, resources, model operatorfeed.Finding
 }
 
 // findingsOf the status of all pools.
 func findingsOf(list *config.List) map[types.NamespacedName]findings {
-	all := map[types.NamespacedName]findings{}
+	all, unresolved := map[types.NamespacedName]findings{}, unresolvedPolicies(list)
 	for _, item := range list.Items {
 		pool, ok := item.(*v1alpha1.InferencePool)
 		if !ok {
@@ -115,6 +116,7 @@ func findingsOf(list *config.List) map[types.NamespacedName]findings {
 		}
 		conditions := pool.Status.Conditions
 		all[keyOf(pool.Namespace, pool.Name)] = findings{
+			resolved:    !unresolved[keyOf(pool.Namespace, pool.Status.RoutingPolicy.Name)],
 			keyID:       pool.Status.KeySpace.KeyID,
 			generation:  pool.Generation,
 			accepted:    status.Finding(status.Accepted.In(conditions)),
@@ -123,6 +125,24 @@ func findingsOf(list *config.List) map[types.NamespacedName]findings {
 			gateways:    status.Finding(status.GatewayConforms.In(conditions)),
 			resources:   status.Finding(status.ResourcesSuffice.In(conditions)),
 			model:       status.Finding(status.ModelServed.In(conditions)),
+		}
+	}
+	return all
+}
+
+// unresolvedPolicies are those that name Secrets which this replica has not read.
+func unresolvedPolicies(list *config.List) map[types.NamespacedName]bool {
+	all := map[types.NamespacedName]bool{}
+	for _, item := range list.Items {
+		p, ok := item.(*v1alpha1.RoutingPolicy)
+		if !ok {
+			continue
+		}
+		for i := range p.Status.Ancestors {
+			c := status.ResolvedRefs.In(p.Status.Ancestors[i].Conditions)
+			if c != nil && c.Reason == status.ReasonSecretNotFound {
+				all[keyOf(p.Namespace, p.Name)] = true
+			}
 		}
 	}
 	return all

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net"
 	"strings"
@@ -26,13 +27,23 @@ metadata: {name: default}
 spec: {replicas: 2, indexMemory: 64Mi}
 `
 
-// inTurns has every engine of the pool serve, the one that is removed, too.
-const inTurns = `
+// inTurns has every engine of the pool serve, the one that is removed, too. Clients without a key that the Secret lists are refused.
+func inTurns() string {
+	return fmt.Sprintf(`
 apiVersion: kvasir.dev/v1alpha1
 kind: RoutingPolicy
 metadata: {name: turns}
-spec: {targetRefs: [{name: m}], strategy: {type: RoundRobin}}
-`
+spec:
+  targetRefs: [{name: m}]
+  strategy: {type: RoundRobin}
+  admission: {tenants: {identification: APIKey, secretRefs: [{name: tenants}]}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: tenants}
+stringData: {clients: '{"sha256": ["%x"]}'}
+`, sha256.Sum256([]byte(tenantKey)))
+}
 
 // fleetIs waits until a fleet serves so many pools with all of its pickers.
 func (w *world) fleetIs(pools int32) {
@@ -83,7 +94,7 @@ func (w *world) fleetPods() map[string]bool {
 // pickers have said not to choose.
 func TestNoRequestFailsBehindAFleet(t *testing.T) {
 	w := newWorld(t, 0)
-	w.apply(fleet + "---" + inTurns)
+	w.apply(fleet + "---" + inTurns())
 	models := []string{poolName, "second", "third"}
 	w.fleetIs(0)
 	for _, model := range models {

@@ -63,6 +63,9 @@ func (f failure) String() string {
 		f.endpoint, f.begun, f.what)
 }
 
+// tenantKey is what clients send. Pools without tenants ignore it.
+const tenantKey = "a-key-of-the-lifecycle-tests-of-128-bits-or-more"
+
 // startLoad begins with clients clients. They find the pickers as behind a Service: those that are ready.
 func startLoad(w *world, clients, longest int) *load {
 	return startLoadOf(w, clients, longest, []string{poolName}, func(string) []string { return w.proxies() })
@@ -153,6 +156,7 @@ func (l *load) ask(rng *rand.Rand, model string, user int, long bool) {
 	}
 	question.Header.Set("Content-Type", "application/json")
 	question.Header.Set("X-Kvasir-Explain", "true")
+	question.Header.Set("Authorization", "Bearer "+tenantKey)
 	r, err := http.DefaultClient.Do(question)
 	if err != nil {
 		l.fail(began, nil, "%v", err)

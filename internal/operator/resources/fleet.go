@@ -122,7 +122,7 @@ func (f *Fleet) pickers(c Config) *pickers {
 		Config: c, names: NamesOfFleet(f.Name), namespace: f.Namespace, owners: f.owners(), settings: &f.Spec.PickerSettings,
 		follow: []string{"--fleet=" + f.Namespace + "/" + f.Name, "--index-memory=" + strconv.FormatInt(f.Spec.IndexMemory.Value(), 10)},
 		kinds:  []string{"inferencepools", "routingpolicies", "modelroutes"},
-		pods: pods, clients: pods, reporters: pods, trusted: f.Trusted, drainSeconds: FleetDrainSeconds,
+		pods:   pods, clients: pods, reporters: pods, trusted: f.Trusted, drainSeconds: FleetDrainSeconds,
 		downloads: c.HubEndpoint != "", engines: f.engines(),
 	}
 	secrets, configMaps := slices.Clone(f.TenantSecrets), []string(nil)

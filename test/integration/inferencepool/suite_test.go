@@ -171,7 +171,7 @@ type pickers struct {
 func (p *pickers) see(pods []corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Pods: map[string]operatorfeed.PodState{}}
+	s := operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Resolved: true, Pods: map[string]operatorfeed.PodState{}}
 	for i := range pods {
 		_, marked := pods[i].Labels[v1alpha1.LabelDrain]
 		s.Pods[string(pods[i].UID)] = operatorfeed.PodState{Draining: marked, Synced: true}

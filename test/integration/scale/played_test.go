@@ -255,13 +255,13 @@ func (g *group) close() {
 // state is what a replica reports of a pool; false if it does not serve it.
 func (p *players) state(name, own, fleet, asked string) (operatorfeed.State, bool) {
 	if fleet == "" {
-		return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: 1, Ready: true, Pods: p.k.of(own)}, asked == namespace+"/"+own
+		return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: 1, Ready: true, Resolved: true, Pods: p.k.of(own)}, asked == namespace+"/"+own
 	}
 	pool := (*p.pools.Load())[asked]
 	if pool == nil || p.deaf.Load() || pool.Spec.Picker.FleetName() != fleet && pool.Status.Picker.FleetName != fleet {
 		return operatorfeed.State{}, false
 	}
-	return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: pool.Generation, Ready: true, Pods: p.k.of(pool.Name)}, true
+	return operatorfeed.State{Picker: name, Incarnation: 1, PoolGeneration: pool.Generation, Ready: true, Resolved: true, Pods: p.k.of(pool.Name)}, true
 }
 
 // begin starts the replicas of a Deployment, once there is a certificate; nil before.

@@ -26,13 +26,14 @@ import (
 //
 //	reporters   clients   what is waited for
 //	before      before    each ready picker of the target serves the pool
-//	target      before    these pickers know the caches of all engines, for movesWithin at most
+//	target      before    these pickers know the caches of all engines and the keys of all tenants, for movesWithin at most
 //	target      target    the pickers before are given up
 //
 // How far a pool is stands in the selectors of its two Services, so another replica of the operator continues, and a pool whose spec
 // changes on the way turns round. The Services keep their names: engines are not restarted, and clients need no other address.
 const (
-	// movesWithin is how long clients stay with the pickers before though those of the target serve, because they do not know all caches yet.
+	// movesWithin is how long clients stay with the pickers before though those of the target serve, because they do not know all caches and
+	// tenants yet.
 	movesWithin = 2 * time.Minute
 	// lingers is how long the pickers of a fleet serve a pool that has left: connections of clients, and gateways, find the others meanwhile.
 	lingers = time.Minute
@@ -142,7 +143,7 @@ type standing struct {
 	// gone: there is no Deployment of the pickers to which clients are sent, and down: none of its pods is ready, which can pass. fit: the
 	// target can serve the pool, and serves: it does.
 	gone, down, fit, serves bool
-	// known: the target knows all caches, or has had the time to.
+	// known: the target knows all caches and tenants, or has had the time to.
 	known bool
 }
 
@@ -229,8 +230,12 @@ func (r *scope) ownPickers() map[string]string {
 	}
 }
 
-// knownBy reports whether pickers know the cache of each engine that serves, or it is known that they cannot.
+// knownBy reports whether pickers have read all Secrets of the policy, and know the cache of each engine that serves, or it is known that
+// they cannot. Without the Secrets, they would refuse tenants that the pickers before know: the right to read them comes with the pool.
 func (r *cluster) knownBy(states []*operatorfeed.State) bool {
+	if slices.ContainsFunc(states, func(s *operatorfeed.State) bool { return !s.Resolved }) {
+		return false
+	}
 	for _, pod := range r.pods {
 		if !config.PodServes(pod) || !pod.DeletionTimestamp.IsZero() {
 			continue

@@ -8,7 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
+	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
 
 // TestClientsFollowToPickersThatServe: in every state, and by every way through the states.
@@ -89,5 +91,33 @@ func TestAPoolStaysWithAFleetThatIsDown(t *testing.T) {
 	w.must(w.api.Delete(ctx, pickers))
 	if m := leads(); m.Clients != "misspelt" || m.Reporters != "misspelt" {
 		t.Errorf("clients are sent to %q and reporters to %q when there are no pickers of a", m.Clients, m.Reporters)
+	}
+}
+
+// TestPickersKnowAPoolWithItsTenants: clients do not go to a picker that would refuse the keys of tenants, or does not know a cache.
+func TestPickersKnowAPoolWithItsTenants(t *testing.T) {
+	serving := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+	}}
+	if !config.PodServes(serving) {
+		t.Fatal("the pod does not serve")
+	}
+	r := &cluster{&scope{}, &observed{pods: []*corev1.Pod{serving}}}
+	state := func(resolved, synced bool) *operatorfeed.State {
+		return &operatorfeed.State{Resolved: resolved, Pods: map[string]operatorfeed.PodState{string(serving.UID): {Synced: synced}}}
+	}
+	for name, tc := range map[string]struct {
+		states []*operatorfeed.State
+		want   bool
+	}{
+		"all is known":           {[]*operatorfeed.State{state(true, true), state(true, true)}, true},
+		"one lacks the tenants":  {[]*operatorfeed.State{state(true, true), state(false, true)}, false},
+		"one lacks a cache":      {[]*operatorfeed.State{state(true, false), state(true, true)}, false},
+		"of an earlier version":  {[]*operatorfeed.State{state(false, true)}, false},
+		"no pod, but no tenants": {[]*operatorfeed.State{{}}, false},
+	} {
+		if got := r.knownBy(tc.states); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }

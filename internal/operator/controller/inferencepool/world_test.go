@@ -424,7 +424,7 @@ func (w *world) tick() {
 
 // speak lets a picker see all pods and say so.
 func (w *world) speak(name string) {
-	s := operatorfeed.State{Picker: name, Incarnation: 1, Ready: true, Pods: map[string]operatorfeed.PodState{}}
+	s := operatorfeed.State{Picker: name, Incarnation: 1, Ready: true, Resolved: true, Pods: map[string]operatorfeed.PodState{}}
 	s.KeyID, s.Tokens, s.Predictions, s.Model = w.keyID, w.tokens, w.predictions, w.model
 	draining := map[string]bool{}
 	for _, pod := range w.all() {
