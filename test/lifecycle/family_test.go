@@ -16,6 +16,7 @@ import (
 // TestAPoolWithAddressesOfIPv6: in a cluster of IPv6, or of both families, a pool comes up, its events are read, and it is scaled under
 // load without a failed request. An engine whose template names no address listens where its pod is reached.
 func TestAPoolWithAddressesOfIPv6(t *testing.T) {
+	t.Parallel()
 	if kube.Family() == kube.IPv4 {
 		t.Skip("needs a network with IPv6: hack/test-ipv6.sh")
 	}

@@ -93,6 +93,7 @@ func (w *world) fleetPods() map[string]bool {
 // pool gets pickers of its own and returns, and the fleet is deleted and made again. No request fails, no engine is replaced, and no request goes to a pod that the
 // pickers have said not to choose.
 func TestNoRequestFailsBehindAFleet(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	w.apply(fleet + "---" + inTurns())
 	models := []string{poolName, "second", "third"}

@@ -53,6 +53,7 @@ type planned struct {
 // while the operator and the pickers see all changes late. No request fails, and none goes to a pod that all pickers have said not
 // to choose any more.
 func TestNoRequestFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, *late)
 	w.apply(pool)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(3)(p) && len(w.proxies()) == 2 })

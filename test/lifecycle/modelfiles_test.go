@@ -38,6 +38,7 @@ spec:
 // their model, the reporters send its files over TLS, with the tokens of their pods, and the picker makes the engines' ids itself. It has
 // no hub.
 func TestTokensAreFoundOnTheEnginesVolume(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	source := filepath.Join(kube.Root(), "internal", "tokens", "tokenizer", "testdata", "qwen2_5")
 	files := map[string][]byte{}

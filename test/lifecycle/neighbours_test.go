@@ -26,6 +26,7 @@ var oldCommit = flag.String("lifecycle.old", "", "`commit` whose programs TestNe
 // tree and back, and mixes them at last, under load: no request fails, no engine is replaced, replicas of both releases are connected,
 // and in each combination the pickers follow the events of all engines.
 func TestNeighbouringReleases(t *testing.T) {
+	t.Parallel()
 	if *oldCommit == "" {
 		t.Skip("no -lifecycle.old")
 	}

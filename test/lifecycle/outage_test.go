@@ -21,6 +21,7 @@ const parts = 10
 // TestAnOutageOfTheAPIServer takes the API server away from under a pool that serves: nothing changes for the traffic, no
 // pod goes, and afterwards the pool follows its spec as before.
 func TestAnOutageOfTheAPIServer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	w.apply(pool)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(3)(p) && len(w.proxies()) == 2 })

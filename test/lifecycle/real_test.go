@@ -109,6 +109,7 @@ func realEngine(dir string) (program, model, tested string, err error) {
 // TestRealEnginesAcceptWhatIsInjected: vLLM starts with the flags and variables that the operator adds for its release, and the
 // probes, the events and the reporter of a pod work with it.
 func TestRealEnginesAcceptWhatIsInjected(t *testing.T) {
+	t.Parallel()
 	w, tested := newRealWorld(t)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(1)(p) && len(w.proxies()) == 2 })
 	want := []string{
@@ -165,6 +166,7 @@ type step struct {
 // its notice, and kills engines, under load. What is planned fails no request. A killed engine fails only those whose answers it was
 // sending, and a lost spot node only those of them that had begun when it was announced.
 func TestALifeOfRealEngines(t *testing.T) {
+	t.Parallel()
 	w, tested := newRealWorld(t)
 	chosen, err := regexp.Compile(*steps)
 	w.must(err)

@@ -16,6 +16,7 @@ import (
 // TestEnginesServeWithoutTheirReporters takes all reporters of a pool away at once: their image cannot be pulled, and no pod is ready. The
 // engines are, so that requests are answered as before, and evictions wait for replacements as before.
 func TestEnginesServeWithoutTheirReporters(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	w.apply(pool)
 	w.until("serving", func(p *v1alpha1.InferencePool) bool { return settled(3)(p) && len(w.proxies()) == 2 })

@@ -31,6 +31,7 @@ spec:
 // TestTheSizeFollowsTheDemand begins at zero, where the first request is held until there is a pod, grows under load, and
 // shrinks when it is over. Nothing fails on the way.
 func TestTheSizeFollowsTheDemand(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	w.apply(autoscaled)
 	desired := func(is func(n int32) bool) func(*v1alpha1.InferencePool) bool {

@@ -57,6 +57,7 @@ stringData: {acme: '{"certificates": ["DNS:acme.example"]}'}
 // TestClientsSpeakTLSWithThePool: without the Secret of their certificate, pickers become ready, refuse clients, and a condition names it;
 // with it, they serve clients over TLS, and know tenants by their certificates.
 func TestClientsSpeakTLSWithThePool(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	ca, clients := certstest.New(t), certstest.New(t)
 	w.apply(securedPool)

@@ -117,6 +117,7 @@ func (w *world) createReader() {
 // TestWhatAPoolSetsTakesEffect: settings of the pool and its policy, from their fields through the operator to what the pickers
 // that it makes do.
 func TestWhatAPoolSetsTakesEffect(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	spans := newCollector(w)
 	w.must(w.admin.Create(t.Context(), &corev1.Secret{
@@ -218,6 +219,7 @@ spec:
 // TestEnginesConnectToThePickerThroughItsService: engines with the flags of the operator reach the picker at the port of its Service,
 // and a picker that takes its place knows what they hold.
 func TestEnginesConnectToThePickerThroughItsService(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	w.service = newServiceProxy(w, "m-picker", 6001)
 	w.apply(dialling)
@@ -358,7 +360,7 @@ func newServiceProxy(w *world, name string, port int32) *serviceProxy {
 // rewrite has an engine connect to an address of its own, in place of the Service. Its own address is behind --host.
 func (f *serviceProxy) rewrite(args []string) []string {
 	pod := args[slices.Index(args, "--host")+1]
-	address := kube.Address(subnet, 201, int(f.pods.Add(1)))
+	address := kube.Address(f.subnet, 201, int(f.pods.Add(1)))
 	listener, err := new(net.ListenConfig).Listen(f.ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(int(f.port))))
 	if err != nil {
 		f.Errorf("listening in place of a Service: %v", err)
@@ -443,7 +445,7 @@ type spanCollector struct {
 
 func newCollector(w *world) *spanCollector {
 	w.Helper()
-	host := kube.Address(subnet, 202, 1)
+	host := kube.Address(w.subnet, 202, 1)
 	certificate, err := certs.SelfSigned([]string{host}, time.Now())
 	w.must(err)
 	listener, err := new(net.ListenConfig).Listen(w.Context(), "tcp", net.JoinHostPort(host, "0"))

@@ -26,6 +26,7 @@ const (
 // 30 s later the machine is off. No request fails that begins after the notice, and none before the machine is off: what ends
 // within the notice is answered. Only answers that the node's pods were sending for all of it can be cut.
 func TestASpotNodeIsReclaimed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, *late)
 	w.apply(pool)
 	w.apply(explained)

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -49,8 +50,59 @@ const (
 	patience = 3 * time.Minute
 )
 
-// subnet of the pods: runs at the same time must not meet.
-var subnet = byte(50 + os.Getpid()%200)
+// built are the programs, in a directory that TestMain removes.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(status)
+}
+
+// programsOf builds the programs once, and links them into a directory.
+func programsOf(dir string) error {
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "kvasir-lifecycle-"); built.err != nil {
+			return
+		}
+		build := exec.CommandContext(context.Background(), "go", "build", "-o", built.dir+"/", "github.com/kvasir-dev/kvasir/cmd/manager",
+			"github.com/kvasir-dev/kvasir/cmd/picker", "github.com/kvasir-dev/kvasir/cmd/reporter", "github.com/kvasir-dev/kvasir/cmd/vllmsim")
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("building the programs: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		return built.err
+	}
+	names, err := filepath.Glob(built.dir + "/*")
+	for _, name := range names {
+		err = errors.Join(err, os.Symlink(name, filepath.Join(dir, filepath.Base(name))))
+	}
+	return err
+}
+
+// takeSubnet returns a part of the pods' addresses that no other world has, of this process or another, until the end of the test: a
+// socket at one of its addresses is bound.
+func takeSubnet(t *testing.T) byte {
+	t.Helper()
+	const first, count = 80, 170 // podrunner's own tests have 77
+	for i := range count {
+		subnet := byte(first + (os.Getpid()+i)%count)
+		bound, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", net.JoinHostPort(kube.Address(subnet, 255, 1), "9"))
+		if err == nil {
+			t.Cleanup(func() { _ = bound.Close() })
+			return subnet
+		}
+	}
+	t.Fatal("no part of the addresses is free")
+	return 0
+}
 
 // world is a cluster with one pool.
 type world struct {
@@ -61,6 +113,7 @@ type world struct {
 	set     kubernetes.Interface
 	runner  *podrunner.Runner
 	dir     string
+	subnet  byte          // of the pods' addresses
 	service *serviceProxy // the Service that engines connect to, nil for none; set before there are any
 
 	// watches of the operator and the pickers are this late.
@@ -91,12 +144,9 @@ func newWorldOf(t *testing.T, late time.Duration, engines map[string]string) *wo
 		t.Skip(err)
 	}
 	w := &world{T: t, dir: t.TempDir(), late: late, pickers: map[string]string{}, nodes: []string{"node-1", "node-2", "node-3"}}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.dir+"/", "github.com/kvasir-dev/kvasir/cmd/manager",
-		"github.com/kvasir-dev/kvasir/cmd/picker", "github.com/kvasir-dev/kvasir/cmd/reporter", "github.com/kvasir-dev/kvasir/cmd/vllmsim")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the programs: %v\n%s", err, out)
-	}
-	var err error
+	w.subnet = takeSubnet(t)
+	err := programsOf(w.dir)
+	w.must(err)
 	if w.cluster, err = kube.Start(kube.Options{ControllerManager: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +170,7 @@ func newWorldOf(t *testing.T, late time.Duration, engines map[string]string) *wo
 	w.runner, err = podrunner.Start(t.Context(), podrunner.Options{
 		Config: config, Namespace: namespace, Nodes: w.nodes,
 		Programs: w.programs(engines),
-		Dir:      w.file("pods"), Subnet: subnet, Address: w.address, Rewrite: w.rewrite,
+		Dir:      w.file("pods"), Subnet: w.subnet, Address: w.address, Rewrite: w.rewrite,
 	})
 	w.must(err)
 	t.Cleanup(w.runner.Stop)
@@ -208,7 +258,7 @@ func (w *world) runManager(ctx context.Context, log *os.File, program string, ar
 	err := cmd.Run()
 	if ctx.Err() == nil {
 		w.restarts.Add(1)
-		w.Logf("the operator has ended: %v", err)
+		w.Logf("the operator has ended: %v: %s", err, bytes.Join(w.lastLines("manager.log", 3), []byte("\n")))
 	}
 }
 
@@ -225,12 +275,19 @@ func (w *world) kubeconfig(namespace, name string) string {
 
 // tail shows the end of a log.
 func (w *world) tail(name string) {
+	if lines := w.lastLines(name, 40); lines != nil {
+		w.Logf("%s ends with:\n%s", name, bytes.Join(lines, []byte("\n")))
+	}
+}
+
+// lastLines are those of a file; none if there is none.
+func (w *world) lastLines(name string, n int) [][]byte {
 	text, err := os.ReadFile(w.file(name))
 	if err != nil {
-		return
+		return nil
 	}
-	lines := bytes.Split(text, []byte("\n"))
-	w.Logf("%s ends with:\n%s", name, bytes.Join(lines[max(0, len(lines)-40):], []byte("\n")))
+	lines := bytes.Split(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"))
+	return lines[max(0, len(lines)-n):]
 }
 
 // token writes a token of a service account into a file.
@@ -253,10 +310,10 @@ func (w *world) token(namespace, name, audience, file string) {
 }
 
 // pickerAddresses are all addresses that pickers can have.
-func pickerAddresses() []string {
+func (w *world) pickerAddresses() []string {
 	var all []string
 	for i := range maxPickers {
-		all = append(all, kube.Address(subnet, 200, i+1))
+		all = append(all, kube.Address(w.subnet, 200, i+1))
 	}
 	return all
 }
@@ -279,7 +336,7 @@ func (w *world) address(pod *corev1.Pod) string {
 	maps.DeleteFunc(w.pickers, func(name, _ string) bool {
 		return !slices.ContainsFunc(there.Items, func(p corev1.Pod) bool { return p.Name == name })
 	})
-	for _, ip := range pickerAddresses() {
+	for _, ip := range w.pickerAddresses() {
 		if !slices.Contains(slices.Collect(maps.Values(w.pickers)), ip) {
 			w.pickers[pod.Name] = ip
 			return ip
@@ -292,7 +349,7 @@ func (w *world) address(pod *corev1.Pod) string {
 // rewrite gives processes what a cluster gives pods: names that resolve, and a way to the API server.
 func (w *world) rewrite(pod *corev1.Pod, container string, args []string) []string {
 	var peers []string
-	for _, ip := range pickerAddresses() {
+	for _, ip := range w.pickerAddresses() {
 		peers = append(peers, net.JoinHostPort(ip, "9004"))
 	}
 	list := strings.Join(peers, ",")

@@ -189,6 +189,11 @@ func (r *Reconciler) gather(ctx context.Context, p *v1alpha1.RoutingPolicy) (f f
 		if t.found, err = r.exists(ctx, pool, &p.Spec.TargetRefs[i]); err != nil {
 			return f, 0, err
 		}
+		if t.found && p.Spec.Admission.Tenants.Identification == v1alpha1.IdentifyByCertificate {
+			if t.note, err = r.certificates(ctx, pool); err != nil {
+				return f, 0, err
+			}
+		}
 		if winner := winners[pool]; winner != nil && winner.Name != p.Name {
 			t.winner = winner.Name
 		}
@@ -221,6 +226,29 @@ func (r *Reconciler) secrets(ctx context.Context, p *v1alpha1.RoutingPolicy, f *
 		f.malformed = append(f.malformed, err.BadValue.(string)+": "+err.Detail)
 	}
 	return nil
+}
+
+// certificates says why the clients of a pool cannot show a certificate; empty where they can, or where the operator does not know.
+func (r *Reconciler) certificates(ctx context.Context, key types.NamespacedName) (string, error) {
+	pool := &v1alpha1.InferencePool{}
+	if err := r.Client.Get(ctx, key, pool); err != nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	settings, of := &pool.Spec.Picker.PickerSettings, "the pool"
+	if pool.Spec.Picker.Mode == v1alpha1.PickerExternal {
+		return "", nil
+	}
+	if name := pool.Spec.Picker.FleetName(); name != "" {
+		fleet := &v1alpha1.PickerFleet{}
+		if err := r.Client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: name}, fleet); err != nil {
+			return "", client.IgnoreNotFound(err)
+		}
+		settings, of = &fleet.Spec.PickerSettings, "PickerFleet "+name
+	}
+	if settings.ProxyTLS.ClientCASecretRef.Name != "" {
+		return "", nil
+	}
+	return "the pickers ask clients for no certificate, so all requests are of no known tenant: set proxyTLS.clientCASecretRef of " + of, nil
 }
 
 // exists reports whether there is such a Kvasir pool, or, for a target that names one, a gateway's.

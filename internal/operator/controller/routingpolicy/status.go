@@ -35,6 +35,8 @@ type target struct {
 	found bool
 	// winner is the policy that the pool follows instead; empty when it follows this one.
 	winner string
+	// note is what an accepted policy does not do there; empty for nothing.
+	note string
 	// programmed of replicas follow this generation.
 	programmed, replicas int
 }
@@ -78,7 +80,7 @@ func accepted(f facts, t target) metav1.Condition {
 	case t.winner != "":
 		return status.Accepted.False(status.ReasonConflicted, "RoutingPolicy %s, which is older, or as old and first by name, is in force", t.winner)
 	}
-	return status.Accepted.True(status.ReasonAccepted, "%s", f.note)
+	return status.Accepted.True(status.ReasonAccepted, "%s", strings.Join(slices.DeleteFunc([]string{f.note, t.note}, isEmpty), "; "))
 }
 
 func resolvedRefs(f facts) metav1.Condition {
@@ -122,3 +124,5 @@ func conditionsOf(s gwapiv1.PolicyStatus, ref gwapiv1.ParentReference) []metav1.
 	}
 	return s.Ancestors[i].Conditions
 }
+
+func isEmpty(text string) bool { return text == "" }
