@@ -234,8 +234,11 @@ helm: ## helm, built from its Go module into bin/helm (once; 2 minutes of proces
 .PHONY: test-integration
 test-integration: kube ## the definitions and the operator against a real API server
 	@echo "== tests against a real API server"
-	$(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/lifecycle $$($(GO) list ./test/integration/... | grep -v /scale$$)
-	$(GO) test -count=1 -timeout 30m ./test/integration/scale # alone: it bounds processor time, which takes longer beside other work
+	@# Moves of pools between fleets wait for most of their time, so they go on beside the others.
+	$(GO) test -count=1 -timeout 30m -run Fleet ./test/integration/scale & fleets=$$!; status=0; \
+	$(GO) test -count=1 -timeout 30m ./test/kube ./test/crdcel ./test/podrunner ./test/lifecycle $$($(GO) list ./test/integration/... | grep -v /scale$$) || status=$$?; \
+	wait $$fleets && exit $$status
+	$(GO) test -count=1 -timeout 30m -skip Fleet ./test/integration/scale # alone: it bounds processor time, which takes longer beside other work
 
 .PHONY: test-ipv6
 test-ipv6: kube ## the operator, pods, pickers and a pool under load in networks of IPv6 only and of both families (root, Linux)

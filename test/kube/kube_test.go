@@ -51,6 +51,31 @@ var _ = Describe("A control plane", func() {
 		}
 		Eventually(replicaSets).WithTimeout(timeout).Should(BeEmpty())
 	})
+
+	It("finds its own programs beside those of another one", func(ctx SpecContext) {
+		var clusters []*kube.Cluster
+		seen := map[int]bool{}
+		for range 2 {
+			cluster, err := kube.Start(kube.Options{ControllerManager: true, Bare: true})
+			Expect(err).NotTo(HaveOccurred())
+			DeferCleanup(cluster.Stop)
+			clusters = append(clusters, cluster)
+		}
+		for _, cluster := range clusters {
+			for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
+				pid, err := cluster.Process(program)
+				Expect(err).NotTo(HaveOccurred())
+				Expect(seen).NotTo(HaveKey(pid))
+				seen[pid] = true
+			}
+		}
+		// The second is away, and the first answers.
+		Expect(clusters[1].Crash()).To(Succeed())
+		c, err := client.New(clusters[0].Config, client.Options{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(c.Create(ctx, node("a"))).To(Succeed())
+		Expect(clusters[1].Recover(ctx)).To(Succeed())
+	})
 })
 
 // timeout of what controllers do. It is generous: the machine can be very busy.

@@ -49,7 +49,13 @@ func (c *Cluster) Crash() error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("ending the API server: %w", err)
 	}
-	return nil
+	for range 1000 { // until then its port is in use
+		if _, fields, err := stat(pid); err != nil || fields[0] == "Z" {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return errors.New("the API server has not ended within 10 s of its being killed")
 }
 
 // Recover starts the API server again after a crash, on what it had stored, and waits until it is ready.

@@ -10,8 +10,16 @@ import (
 	"time"
 )
 
-// Process finds the process of a program of this control plane: etcd, kube-apiserver and so on.
+// Process finds the process of a program of this control plane: etcd, kube-apiserver and so on. A program of another one that this
+// process has started has other directories among its arguments.
 func (c *Cluster) Process(name string) (pid int, err error) {
+	own := c.kubeconfig
+	switch name {
+	case "etcd":
+		own = c.env.ControlPlane.Etcd.DataDir
+	case apiServer:
+		own = c.env.ControlPlane.APIServer.CertDir
+	}
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return 0, fmt.Errorf("looking for %s: %w", name, err)
@@ -22,7 +30,11 @@ func (c *Cluster) Process(name string) (pid int, err error) {
 			continue
 		}
 		// The name of a process is cut after 15 bytes.
-		if command, fields, err := stat(pid); err == nil && fields[1] == strconv.Itoa(os.Getpid()) && command == name[:min(15, len(name))] {
+		command, fields, err := stat(pid)
+		if err != nil || fields[1] != strconv.Itoa(os.Getpid()) || command != name[:min(15, len(name))] {
+			continue
+		}
+		if arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(arguments, []byte("="+own+"\x00")) {
 			return pid, nil
 		}
 	}

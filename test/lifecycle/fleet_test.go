@@ -36,7 +36,7 @@ metadata: {name: turns}
 spec:
   targetRefs: [{name: m}]
   strategy: {type: RoundRobin}
-  admission: {tenants: {identification: APIKey, secretRefs: [{name: tenants}]}}
+  admission: {tenants: {identification: APIKey, classes: [{name: default}], secretRefs: [{name: tenants}]}}
 ---
 apiVersion: v1
 kind: Secret
