@@ -264,6 +264,13 @@ type TokenIssuer struct {
 	// +kubebuilder:default=sub
 	// +optional
 	TenantClaim string `json:"tenantClaim,omitempty"`
+	// caCertificates of authorities that sign the certificate of the issuer's server, in PEM, at most 64 KiB. Those of the system
+	// are trusted as well.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
+	// +kubebuilder:validation:Pattern=`-----BEGIN CERTIFICATE-----`
+	// +optional
+	CACertificates string `json:"caCertificates,omitempty"`
 }
 
 // UnknownTenant defines what happens to requests of no known tenant.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
+	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/cli/flags"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
@@ -187,7 +188,7 @@ func (o *options) checkHub() error {
 	if !strings.HasPrefix(o.hubEndpoint, "https://") {
 		return errors.New("it needs an https --hub-endpoint")
 	}
-	authorities, err := hub.ParseAuthorities(o.hubAuthorities)
+	authorities, err := certs.ParseAuthorities(o.hubAuthorities)
 	if err == nil {
 		o.hubAuthorities = authorities.String()
 	}

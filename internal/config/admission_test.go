@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -99,5 +100,18 @@ func TestWithoutItsSecretAPolicyKnowsNobody(t *testing.T) {
 	s, _ := load(t, open(t, "pool.yaml", smallPool, "policy.yaml", policy))
 	if tenants := only(t, s).Policy.Admission.Tenants; tenants == nil || tenants.Known.Len() != 0 {
 		t.Errorf("%+v", tenants)
+	}
+}
+
+// TestAuthoritiesOfAnIssuerAreCertificates: what cannot be read is refused with a message that has nothing of a private key.
+func TestAuthoritiesOfAnIssuerAreCertificates(t *testing.T) {
+	t.Parallel()
+	const policy = "targetRefs: [{name: llama}], admission: {tenants: {identification: JWT, classes: [{name: default}], jwt: {issuer: 'https://idp.example', " +
+		`audiences: [a], caCertificates: "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"}}}`
+	d := open(t, "pool.yaml", smallPool, "policy.yaml", "apiVersion: kvasir.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {name: p}\nspec: {"+policy+"}\n")
+	_, problems := load(t, d)
+	wantProblem(t, problems, "spec.admission.tenants.jwt.caCertificates", "reading a certificate")
+	if text := fmt.Sprint(problems); strings.Contains(text, "c2VjcmV0") || strings.Contains(text, "MIIB") {
+		t.Errorf("the problem shows what the field has: %s", text)
 	}
 }

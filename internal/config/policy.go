@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/hooks"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/picker"
@@ -124,6 +125,11 @@ func policySpec(p *v1alpha1.RoutingPolicy, last *hooks.Spec) (picker.PolicySpec,
 	spec.Strategy = Strategy(&s.Strategy)
 	if _, err := policy.New(spec.Strategy); err != nil {
 		return spec, field.ErrorList{field.Invalid(field.NewPath("spec", "strategy", "type"), s.Strategy.Type, err.Error())}
+	}
+	if text := s.Admission.Tenants.JWT.CACertificates; text != "" {
+		if _, err := certs.ParseAuthorities(text); err != nil { // without the text: a private key can be in it by mistake
+			return spec, field.ErrorList{field.Invalid(field.NewPath("spec", "admission", "tenants", "jwt", "caCertificates"), field.OmitValueType{}, err.Error())}
+		}
 	}
 	if last != nil && reflect.DeepEqual(spec.Hooks, *last) {
 		return spec, hookPriorities(s)

@@ -4,6 +4,7 @@ package oidc
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/hosts"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
@@ -172,6 +174,25 @@ func newRegistry(client *http.Client, log logr.Logger, now func() time.Time) *Re
 	return &Registry{client: &own, log: log, now: now, all: map[string]*Checker{}}
 }
 
+// clientOf returns the client for issuers whose certificates these authorities sign, in PEM, besides those of the system.
+func (r *Registry) clientOf(authorities string) *http.Client {
+	transport, ok := r.client.Transport.(*http.Transport)
+	if authorities == "" || !ok {
+		return r.client
+	}
+	own := *r.client
+	transport = transport.Clone()
+	if transport.TLSClientConfig == nil {
+		transport.TLSClientConfig = &tls.Config{}
+	}
+	// A policy is applied only if they can be read.
+	if parsed, err := certs.ParseAuthorities(authorities); err == nil {
+		transport.TLSClientConfig.RootCAs = parsed.Pool()
+	}
+	own.Transport = transport
+	return &own
+}
+
 // Checkers returns those of the issuers that there are now. It waits for the keys of those that are new, for fetchTimeout at most for all
 // of them together, so that no token is refused because they are not there yet.
 func (r *Registry) Checkers(issuers []tenant.Issuer) []tenant.TokenChecker {
@@ -207,7 +228,7 @@ func (r *Registry) find(issuers []tenant.Issuer) (all []tenant.TokenChecker, mad
 		key := string(text)
 		c := r.all[key]
 		if c == nil {
-			at := source{client: r.client, issuer: issuer.URL, url: issuer.KeysURL}
+			at := source{client: r.clientOf(issuer.Authorities), issuer: issuer.URL, url: issuer.KeysURL}
 			c = &Checker{issuer: issuer, now: r.now, remembered: map[[sha256.Size]byte]verdict{}, refused: map[[sha256.Size]byte]verdict{},
 				keys: &keys{source: at, log: r.log.WithValues("issuer", issuer.URL), now: r.now}}
 			r.all[key] = c

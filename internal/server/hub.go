@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/tokens/hub"
 )
 
@@ -15,9 +16,9 @@ import (
 type hubOptions struct {
 	address, tokenFile, cache, ca, proxy string
 
-	endpoint    *neturl.URL      // of address; nil without one
-	authorities *hub.Authorities // of ca; nil without one
-	through     *neturl.URL      // of proxy; nil without one
+	endpoint    *neturl.URL        // of address; nil without one
+	authorities *certs.Authorities // of ca; nil without one
+	through     *neturl.URL        // of proxy; nil without one
 }
 
 func (o *hubOptions) flags(f *flag.FlagSet) {
@@ -77,7 +78,7 @@ func (o *hubOptions) checkAuthorities() error {
 		text = string(data)
 	}
 	var err error
-	if o.authorities, err = hub.ParseAuthorities(text); err != nil {
+	if o.authorities, err = certs.ParseAuthorities(text); err != nil {
 		return fmt.Errorf("--hub-ca: %w", err)
 	}
 	return nil

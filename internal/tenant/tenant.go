@@ -209,6 +209,8 @@ type Issuer struct {
 	KeysURL string
 	// Claim is the name of the claim whose value is the tenant.
 	Claim string
+	// Authorities are certificates in PEM that sign the issuer's own, besides those of the system; empty for none.
+	Authorities string
 }
 
 // TokenChecker returns the tenant that a signed token names.

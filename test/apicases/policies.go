@@ -80,6 +80,8 @@ func admission() Group {
 		"tenants":                           {Spec: of("tenants: {" + tenants + ", classes: [{name: default}]}")},
 		"tokens name tenants":               {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example/realms/a', audiences: [kvasir], keysURL: 'https://idp.example/keys?v=1', tenantClaim: azp}, classes: [{name: default}]}")},
 		"tokens name tenants by subject":    {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example', audiences: [kvasir]}, classes: [{name: default}]}")},
+		"issuers have authorities":          {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example', audiences: [kvasir], caCertificates: \"-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----\"}, classes: [{name: default}]}")},
+		"authorities are certificates":      {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example', audiences: [kvasir], caCertificates: /etc/ssl/ca.pem}, classes: [{name: default}]}"), Want: "jwt.caCertificates"},
 		"tokens have an issuer":             {Spec: of("tenants: {identification: JWT, classes: [{name: default}]}"), Want: "jwt is required when identification is JWT"},
 		"tokens are of one way":             {Spec: of("tenants: {identification: Header, jwt: {issuer: 'https://idp.example', audiences: [kvasir]}, classes: [{name: default}]}"), Want: "jwt is required when identification is JWT"},
 		"tokens are for somebody":           {Spec: of("tenants: {identification: JWT, jwt: {issuer: 'https://idp.example', audiences: []}, classes: [{name: default}]}"), Want: "audiences"},

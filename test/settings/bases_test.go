@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"strconv"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -218,7 +219,8 @@ func bases(t *testing.T) []base {
 	}
 	list = append(list, base{pool: read(imagePool), policy: read(
 		"targetRefs: [{name: p}]\nadmission: {tenants: {identification: JWT, classes: [{name: default}], jwt: {" +
-			"issuer: 'https://idp.example', audiences: [a], keysURL: 'https://idp.example/keys', tenantClaim: sub}}}")})
+			"issuer: 'https://idp.example', audiences: [a], keysURL: 'https://idp.example/keys', tenantClaim: sub, caCertificates: " +
+			strconv.Quote(certificate()) + "}}}")})
 	for _, s := range strategies {
 		list = append(list, base{pool: read(imagePool), policy: read("targetRefs: [{name: p}]\nstrategy: {" + s + "}\nshadow: [{name: s, strategy: {" + s + "}}]")})
 	}

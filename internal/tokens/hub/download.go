@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
@@ -75,14 +76,14 @@ type client struct {
 }
 
 // newClient makes a client of a hub, through a proxy unless that is nil.
-func newClient(endpoint, proxy *url.URL, authorities *Authorities) *client {
+func newClient(endpoint, proxy *url.URL, authorities *certs.Authorities) *client {
 	d, through := &dialer{endpoint: hostPort(endpoint)}, (func(*http.Request) (*url.URL, error))(nil)
 	if proxy != nil {
 		d.endpoint, through = hostPort(proxy), http.ProxyURL(proxy)
 	}
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if authorities != nil {
-		trust.RootCAs = authorities.pool
+		trust.RootCAs = authorities.Pool()
 	}
 	return &client{endpoint, proxy, &http.Transport{
 		Proxy: through, OnProxyConnectResponse: admitted,

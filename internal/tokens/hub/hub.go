@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/fault"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
@@ -44,7 +45,7 @@ type Config struct {
 	// Endpoint is the URL of the hub, as ParseEndpoint returns it; nil to use only what is in the cache.
 	Endpoint *url.URL
 	// Authorities sign the certificates of the hub and of hosts to which it redirects; nil for those of the system alone.
-	Authorities *Authorities
+	Authorities *certs.Authorities
 	// Proxy through which the hub, and hosts to which it redirects, are reached; nil for none.
 	Proxy *url.URL
 	// TokenFile holds the token for repositories that have none of their own; empty for no token. It is read again for each update.

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/certs"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 )
 
@@ -67,7 +68,7 @@ func throughProxyOf(t *testing.T) (w *world, p *connector, set func(*Config)) {
 	w.hub, w.cdn = httptest.NewTLSServer(http.HandlerFunc(w.serve)), httptest.NewTLSServer(http.HandlerFunc(w.serveLarge))
 	t.Cleanup(w.hub.Close)
 	t.Cleanup(w.cdn.Close)
-	authorities, err := ParseAuthorities(pemOf(w.hub.Certificate()))
+	authorities, err := certs.ParseAuthorities(pemOf(w.hub.Certificate()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package hub
+package certs
 
 import (
 	"crypto/x509"
@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// maxAuthorities bounds the text of certificates, in bytes: it becomes an argument of pickers, and Linux takes 128 KiB for one.
+// maxAuthorities bounds the text of certificates, in bytes: it can become an argument of pickers, and Linux takes 128 KiB for one.
 const maxAuthorities = 64 << 10
 
-// Authorities are certificates that sign those of a hub, besides the authorities of the system.
+// Authorities are certificates that sign those of a server, besides the authorities of the system.
 type Authorities struct {
 	text string // PEM, without anything around the certificates
 	pool *x509.CertPool
 }
 
 // ParseAuthorities reads certificates in PEM. Text between them is left out, as there is in many bundles; a private key is refused, since
-// all of it can be read by those that can read the programs' arguments.
+// all of it can be read by those that can read the policy, or the programs' arguments.
 func ParseAuthorities(text string) (*Authorities, error) {
 	if len(text) > maxAuthorities {
-		return nil, fmt.Errorf("the certificates have %d bytes, the limit is %d: name those that sign the hub's, and no whole bundle", len(text), maxAuthorities)
+		return nil, fmt.Errorf("the certificates have %d bytes, the limit is %d: name those that are needed, and no whole bundle", len(text), maxAuthorities)
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {
@@ -53,3 +53,6 @@ func ParseAuthorities(text string) (*Authorities, error) {
 
 // String returns the certificates in PEM.
 func (a *Authorities) String() string { return a.text }
+
+// Pool returns the certificates, with those of the system.
+func (a *Authorities) Pool() *x509.CertPool { return a.pool }
