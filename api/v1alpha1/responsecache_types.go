@@ -4,8 +4,11 @@ import "k8s.io/apimachinery/pkg/api/resource"
 
 // ResponseCache defines which answers each picker keeps in its memory, for the same request of the same tenant. Only the picker's own
 // proxy uses it: a gateway gets no answers from a picker. A change of the pool or of the policy empties it.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'Semantic') == has(self.semantic)",message="semantic is for type Semantic, which needs it"
 type ResponseCache struct {
-	// type Exact answers only requests that are the same in all that can change the answer.
+	// type Exact answers only requests that are the same in all that can change the answer. Semantic also answers a request whose question,
+	// the text of the last message, is similar to that of an earlier request of the same tenant, and that is the same in all else.
 	// +required
 	Type ResponseCacheType `json:"type,omitempty"`
 	// requests are those that are looked up: Deterministic, if they have one answer (temperature 0 and one choice, or embeddings) or their
@@ -25,15 +28,71 @@ type ResponseCache struct {
 	// +kubebuilder:default=600
 	// +optional
 	TimeToLiveSeconds int32 `json:"timeToLiveSeconds,omitempty"`
+	// semantic defines how similar questions are found.
+	// +optional
+	Semantic SemanticMatch `json:"semantic,omitzero"`
+}
+
+// SemanticMatch defines which questions are similar. An answer to a similar question can be wrong: numbers in digits must be equal, but a
+// negation or a name can differ.
+type SemanticMatch struct {
+	// embeddings is the service that makes vectors of the questions. It gets the text of each question that the cache has no answer to.
+	// +required
+	Embeddings EmbeddingService `json:"embeddings,omitzero"`
+	// minSimilarityPercent is the least similarity of two questions, 100 times the cosine of the angle between their vectors. What it
+	// should be depends on the model.
+	// +kubebuilder:validation:Minimum=70
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=95
+	// +optional
+	MinSimilarityPercent int32 `json:"minSimilarityPercent,omitempty"`
+}
+
+// EmbeddingService makes vectors of texts, by POST /v1/embeddings of the OpenAI API. While it does not answer, only equal requests are
+// answered from the cache.
+type EmbeddingService struct {
+	// url of the service, http or https, such as http://embeddings.models:8000/v1/embeddings.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@\s]+(/[^?#\s]*)?(\?[^#\s]*)?$`
+	// +required
+	URL string `json:"url,omitempty"`
+	// model that the service is asked for.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +required
+	Model string `json:"model,omitempty"`
+	// keySecretRef names the entry of a Secret with the key for the service.
+	// +optional
+	KeySecretRef SecretKey `json:"keySecretRef,omitzero"`
+	// timeoutMilliseconds of the whole call, which delays each request that the cache has no equal one to.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=5000
+	// +kubebuilder:default=200
+	// +optional
+	TimeoutMilliseconds int32 `json:"timeoutMilliseconds,omitempty"`
+}
+
+// SecretNames are the Secrets that the cache needs.
+func (c *ResponseCache) SecretNames() []string {
+	if name := c.Semantic.Embeddings.KeySecretRef.Name; name != "" {
+		return []string{name}
+	}
+	return nil
 }
 
 // ResponseCacheType is how requests are compared.
 //
-// +kubebuilder:validation:Enum=Exact
+// +kubebuilder:validation:Enum=Exact;Semantic
 type ResponseCacheType string
 
-// ResponseCacheExact compares all that can change the answer.
-const ResponseCacheExact ResponseCacheType = "Exact"
+// The types.
+const (
+	// ResponseCacheExact compares all that can change the answer.
+	ResponseCacheExact ResponseCacheType = "Exact"
+	// ResponseCacheSemantic also compares questions by their vectors.
+	ResponseCacheSemantic ResponseCacheType = "Semantic"
+)
 
 // CachedRequests are those that are looked up.
 //

@@ -92,37 +92,65 @@ func (s *Services) Keep(urls map[string]bool) {
 	}
 }
 
-var (
-	errBusy   = fmt.Errorf("the service has %d calls under way, which is the limit", maxCalls)
-	errPaused = fmt.Errorf("the service has failed %d times in a row, and is not called for %v", enoughFailures, pause)
-)
+var errPaused = fmt.Errorf("the service has failed %d times in a row, and is not called for %v", enoughFailures, pause)
+
+// busyError is why a service is not called: it has so many calls under way.
+type busyError int
+
+func (e busyError) Error() string {
+	return fmt.Sprintf("the service has %d calls under way, which is the limit", int(e))
+}
 
 // Call sends a body in JSON to the service at a URL, and returns the member result of its answer; nil if there is none.
 func (s *Services) Call(ctx context.Context, url string, timeout time.Duration, body []byte) ([]byte, error) {
-	if err := s.begin(url); err != nil {
+	text, err := s.call(ctx, &question{url: url, timeout: timeout, body: body, most: maxAnswer, calls: maxCalls})
+	if err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	result, err := s.post(limited, url, body)
-	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		err = fmt.Errorf("the service has not answered within %v", timeout)
+	var answer struct {
+		Result json.RawMessage `json:"result"`
 	}
-	s.end(url, err, ctx.Err() != nil)
-	return result, err
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return nil, errors.New("the service's answer is not a JSON object")
+	}
+	return answer.Result, nil
+}
+
+// question is a call.
+type question struct {
+	url, key string
+	timeout  time.Duration
+	body     []byte
+	// most bytes of the answer, and calls of the service under way.
+	most, calls int
+}
+
+// call sends a question, and returns the whole answer, of status 200.
+func (s *Services) call(ctx context.Context, q *question) ([]byte, error) {
+	if err := s.begin(q); err != nil {
+		return nil, err
+	}
+	limited, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	text, err := s.post(limited, q)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		err = fmt.Errorf("the service has not answered within %v", q.timeout)
+	}
+	s.end(q.url, err, ctx.Err() != nil)
+	return text, err
 }
 
 // begin counts a call, unless the service is not to be called now.
-func (s *Services) begin(url string) error {
+func (s *Services) begin(q *question) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one := s.known[url]
+	one := s.known[q.url]
 	if one == nil {
 		one = &service{}
-		s.known[url] = one
+		s.known[q.url] = one
 	}
-	if one.calls >= maxCalls {
-		return errBusy
+	if one.calls >= q.calls {
+		return busyError(q.calls)
 	}
 	if one.failures >= enoughFailures {
 		now := s.now()
@@ -152,12 +180,12 @@ func (s *Services) end(url string, err error, gone bool) {
 	case gone:
 	case err == nil, errors.As(err, &answered):
 		if one.failures >= enoughFailures {
-			s.log.Info("Service of a policy step answers again", "url", url)
+			s.log.Info("Service of a policy answers again", "url", url)
 		}
 		one.failures = 0
 	default:
 		if one.failures++; one.failures == enoughFailures {
-			s.log.Error(err, "Service of a policy step has failed repeatedly", "url", url, "failures", enoughFailures)
+			s.log.Error(err, "Service of a policy has failed repeatedly", "url", url, "failures", enoughFailures)
 		}
 		if one.failures >= enoughFailures {
 			one.until = s.now().Add(pause)
@@ -165,14 +193,17 @@ func (s *Services) end(url string, err error, gone bool) {
 	}
 }
 
-// post sends a request, and returns the result in the answer.
-func (s *Services) post(ctx context.Context, url string, body []byte) (json.RawMessage, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+// post sends a request, and returns the answer.
+func (s *Services) post(ctx context.Context, q *question) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, q.url, bytes.NewReader(q.body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "kvasir-picker")
+	if q.key != "" {
+		req.Header.Set("Authorization", "Bearer "+q.key)
+	}
 	resp, err := s.client.Do(req)
 	if err != nil {
 		return nil, err
@@ -185,18 +216,12 @@ func (s *Services) post(ctx context.Context, url string, body []byte) (json.RawM
 	default:
 		return nil, answerError(text)
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, int64(q.most)+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(text) > maxAnswer {
-		return nil, answerError(fmt.Sprintf("the service's answer has more than %d bytes", maxAnswer))
+	if len(text) > q.most {
+		return nil, answerError(fmt.Sprintf("the service's answer has more than %d bytes", q.most))
 	}
-	var answer struct {
-		Result json.RawMessage `json:"result"`
-	}
-	if err := json.Unmarshal(text, &answer); err != nil {
-		return nil, answerError("the service's answer is not a JSON object")
-	}
-	return answer.Result, nil
+	return text, nil
 }

@@ -41,16 +41,6 @@ func handoffSpec(d *v1alpha1.Disaggregation) picker.HandoffSpec {
 	return spec
 }
 
-// responseCacheSpec translates which answers are kept.
-func responseCacheSpec(c *v1alpha1.ResponseCache) picker.ResponseCacheSpec {
-	if c.Type != v1alpha1.ResponseCacheExact {
-		return picker.ResponseCacheSpec{}
-	}
-	return picker.ResponseCacheSpec{
-		MaxBytes: c.MaxBytes.Value(), Life: seconds(c.TimeToLiveSeconds), OnRequest: c.Requests == v1alpha1.CachedOnRequest,
-	}
-}
-
 // Policy translates a policy, which must have been admitted: all defaults are in it. It fails for what this version
 // does not have, and for expressions that do not compile.
 func Policy(p *v1alpha1.RoutingPolicy) (picker.PolicySpec, field.ErrorList) {
@@ -132,9 +122,9 @@ func policySpec(p *v1alpha1.RoutingPolicy, last *hooks.Spec) (picker.PolicySpec,
 		}
 	}
 	if last != nil && reflect.DeepEqual(spec.Hooks, *last) {
-		return spec, hookPriorities(s)
+		return spec, append(hookPriorities(s), responseCacheErrors(&s.ResponseCache)...)
 	}
-	return spec, append(hookPriorities(s), hookErrors(&spec.Hooks)...)
+	return spec, append(append(hookPriorities(s), hookErrors(&spec.Hooks)...), responseCacheErrors(&s.ResponseCache)...)
 }
 
 func milliseconds(n int32) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -38,15 +38,21 @@ func (n *translation) translatePolicy(p *v1alpha1.RoutingPolicy) {
 	for _, err := range errs {
 		s.Problems = append(s.Problems, n.problem(v1alpha1.KindRoutingPolicy, p, err, good))
 	}
-	known, missing, invalid := PolicyTenants(p, func(name string) *corev1.Secret {
+	secret := func(name string) *corev1.Secret {
 		return n.secrets[types.NamespacedName{Namespace: p.Namespace, Name: name}]
-	})
+	}
+	known, missing, invalid := PolicyTenants(p, secret)
+	more, faults := responseCacheSecrets(&p.Spec.ResponseCache, &spec.Responses, secret)
+	missing = append(missing, more...)
 	if len(errs) == 0 {
 		if spec.Admission.Tenants != nil {
 			spec.Admission.Tenants.Known = known
 			for _, err := range invalid {
 				n.problem(v1alpha1.KindRoutingPolicy, p, err, false)
 			}
+		}
+		for _, err := range faults {
+			n.problem(v1alpha1.KindRoutingPolicy, p, err, false)
 		}
 		n.next.policies[name] = spec
 	} else if good {

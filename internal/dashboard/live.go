@@ -98,7 +98,7 @@ func (f *Facts) responseCache() *api.ResponseCache {
 		Evicted: s.Evicted, Expired: s.Expired, Entries: s.Entries, Bytes: s.Bytes, Limit: s.Limit,
 	}
 	for i, n := range s.Results {
-		if r := respcache.Result(i); n > 0 && r != respcache.Hit && r != respcache.Miss {
+		if r := respcache.Result(i); n > 0 && r >= respcache.NotAsked {
 			out.NotLookedUp[r.String()] = n
 		}
 	}
@@ -106,6 +106,24 @@ func (f *Facts) responseCache() *api.ResponseCache {
 		if why := respcache.Storing(i); n > 0 && why != respcache.Stored {
 			out.NotStored[why.String()] = n
 		}
+	}
+	if s.Compares {
+		out.Semantic = semanticCache(&s.Stats)
+	}
+	return out
+}
+
+func semanticCache(s *respcache.Stats) *api.SemanticCache {
+	out := &api.SemanticCache{
+		Hits: s.Results[respcache.Similar], Vectors: s.Vectors, Embedded: s.Embeddings[respcache.Embedded], NotEmbedded: map[string]int64{},
+	}
+	for i, n := range s.Embeddings {
+		if e := respcache.Embedding(i); n > 0 && e != respcache.Embedded {
+			out.NotEmbedded[e.String()] = n
+		}
+	}
+	if t := s.Trouble; t != nil {
+		out.Trouble, out.TroubleDetail = t.What.String(), t.Detail
 	}
 	return out
 }

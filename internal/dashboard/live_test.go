@@ -71,6 +71,15 @@ func TestAPoolWithoutACacheShowsNone(t *testing.T) {
 	if diff := cmp.Diff(want, p.ResponseCache); diff != "" {
 		t.Error(diff)
 	}
+	s.Compares, s.Results[respcache.Similar], s.Vectors = true, 12, 13
+	s.Embeddings[respcache.Embedded], s.Embeddings[respcache.EmbeddingAlike] = 14, 15
+	s.Trouble = &respcache.Trouble{What: respcache.EmbeddingAlike, Detail: "why"}
+	want.Semantic = &api.SemanticCache{
+		Hits: 12, Vectors: 13, Embedded: 14, NotEmbedded: map[string]int64{"alike": 15}, Trouble: "alike", TroubleDetail: "why",
+	}
+	if diff := cmp.Diff(want, Pools([]Facts{f}, new(Recent))[0].ResponseCache); diff != "" {
+		t.Error(diff)
+	}
 	outcomes := map[string]int64{"skipped": 0, "applied": 11, "refused": 0, "failed_open": 0, "failed_closed": 0}
 	if diff := cmp.Diff([]api.HookStep{{Name: "one", Outcomes: outcomes}}, p.Hooks); diff != "" {
 		t.Error(diff)

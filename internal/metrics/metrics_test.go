@@ -80,10 +80,12 @@ func sources() Sources {
 			return []picker.HookStats{{Namespace: "default", Pool: "llama", Step: "free", Outcomes: [hooks.NumOutcomes]int64{hooks.Applied: 3}}}
 		},
 		Responses: func() []picker.ResponseStats {
-			return []picker.ResponseStats{{Namespace: "a", Pool: "chat", Stats: respcache.Stats{
-				Results:  [respcache.NumResults]int64{respcache.Hit: 3, respcache.Miss: 5, respcache.Declined: 1},
-				Storings: [respcache.NumStorings]int64{respcache.Stored: 4, respcache.TooLarge: 1},
-				Evicted:  2, Expired: 1, Bytes: 1000, Limit: 2000, Entries: 1,
+			return []picker.ResponseStats{{Namespace: "a", Pool: "chat", Compares: true, Stats: respcache.Stats{
+				Embeddings: [respcache.NumEmbeddings]int64{respcache.Embedded: 3, respcache.EmbeddingFailed: 2}, Models: 1, Vectors: 6,
+				Similarity: respcache.Similarities{Counts: [len(respcache.SimilarityBounds) + 1]int64{0: 1, 12: 1, 13: 2}, Sum: 3.1},
+				Results:    [respcache.NumResults]int64{respcache.Hit: 3, respcache.Miss: 5, respcache.Declined: 1},
+				Storings:   [respcache.NumStorings]int64{respcache.Stored: 4, respcache.TooLarge: 1},
+				Evicted:    2, Expired: 1, Bytes: 1000, Limit: 2000, Entries: 1,
 			}}}
 		},
 		Routes: func() []picker.RouteStats {
@@ -207,6 +209,13 @@ func TestValuesComeFromTheSources(t *testing.T) {
 		`kvasir_response_cache_answers_total{namespace="a",pool="chat",result="too_large"} 1`,
 		`kvasir_response_cache_removed_total{namespace="a",pool="chat",reason="room"} 2`,
 		`kvasir_response_cache_bytes{namespace="a",pool="chat"} 1000`,
+		`kvasir_response_cache_vectors{namespace="a",pool="chat"} 6`,
+		`kvasir_response_cache_embeddings_total{namespace="a",pool="chat",result="failed"} 2`,
+		`kvasir_response_cache_embedding_model_changes_total{namespace="a",pool="chat"} 1`,
+		`kvasir_response_cache_similarity_bucket{namespace="a",pool="chat",le="0.99"} 1`,
+		`kvasir_response_cache_similarity_bucket{namespace="a",pool="chat",le="0.995"} 2`,
+		`kvasir_response_cache_similarity_sum{namespace="a",pool="chat"} 3.1`,
+		`kvasir_response_cache_similarity_count{namespace="a",pool="chat"} 4`,
 		`kvasir_pool_info{model="m",namespace="a",pool="chat",strategy="MarginalCost"} 1`,
 		`kvasir_picks_total{endpoint="pod/0",namespace="a",pool="chat"} 7`,
 		`kvasir_picks_total{endpoint="pod/1",namespace="a",pool="chat"} 7`,

@@ -9,7 +9,7 @@ import (
 
 var (
 	cacheRequests = prometheus.NewDesc("kvasir_response_cache_requests_total",
-		"Requests through the proxy to pools with a response cache, by result: hit, miss, or why they were not looked up.",
+		"Requests through the proxy to pools with a response cache, by result: hit, similar, miss, or why they were not looked up.",
 		[]string{"namespace", "pool", "result"}, nil)
 	cacheAnswers = prometheus.NewDesc("kvasir_response_cache_answers_total",
 		"Answers of engines to requests that were not in the response cache, by result: stored, or why not.",
@@ -21,6 +21,15 @@ var (
 		"Memory that the response cache takes, with answers under way.", ofPool, nil)
 	cacheLimit = prometheus.NewDesc("kvasir_response_cache_limit_bytes",
 		"Memory that the response cache can take: maxBytes of the policy, or less if the picker has less for its caches.", ofPool, nil)
+	cacheVectors = prometheus.NewDesc("kvasir_response_cache_vectors",
+		"Answers in the response cache that are found by similar questions, too.", ofPool, nil)
+	cacheEmbeddings = prometheus.NewDesc("kvasir_response_cache_embeddings_total",
+		"Questions that were to be compared by similarity, by result: embedded, or why they were not compared.",
+		[]string{"namespace", "pool", "result"}, nil)
+	cacheModels = prometheus.NewDesc("kvasir_response_cache_embedding_model_changes_total",
+		"Changes of the model of the embedding service, after which no vectors from before are compared.", ofPool, nil)
+	cacheSimilarity = prometheus.NewDesc("kvasir_response_cache_similarity",
+		"Similarity of a question to the most similar one in the response cache that could answer it.", ofPool, nil)
 	cacheEntries = prometheus.NewDesc("kvasir_response_cache_entries", "Answers in the response cache.", ofPool, nil)
 )
 
@@ -42,5 +51,20 @@ func collectResponses(out chan<- prometheus.Metric, all []picker.ResponseStats) 
 		emit(cacheBytes, prometheus.GaugeValue, s.Bytes)
 		emit(cacheLimit, prometheus.GaugeValue, s.Limit)
 		emit(cacheEntries, prometheus.GaugeValue, int64(s.Entries))
+		if !s.Compares {
+			continue
+		}
+		emit(cacheVectors, prometheus.GaugeValue, int64(s.Vectors))
+		for result, n := range s.Embeddings {
+			emit(cacheEmbeddings, prometheus.CounterValue, n, respcache.Embedding(result).String())
+		}
+		emit(cacheModels, prometheus.CounterValue, s.Models)
+		buckets, below := map[float64]uint64{}, uint64(0)
+		for class, bound := range respcache.SimilarityBounds {
+			below += uint64(s.Similarity.Counts[class])
+			buckets[bound] = below
+		}
+		below += uint64(s.Similarity.Counts[len(respcache.SimilarityBounds)])
+		out <- prometheus.MustNewConstHistogram(cacheSimilarity, below, s.Similarity.Sum, buckets, s.Namespace, s.Pool)
 	}
 }

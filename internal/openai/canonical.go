@@ -29,7 +29,7 @@ const canonicalPiece = 4 << 10
 
 // WriteCanonicalPrompt is WriteCanonical for requests that are compared by the ids of their prompts.
 func (r *Request) WriteCanonicalPrompt(w hash.Hash) (ok bool) {
-	return r.writeCanonical(w, unprompted)
+	return r.writeCanonical(w, unprompted, nil)
 }
 
 // WriteCanonical writes the text of the body by which it is compared with other ones: without white space, without the fields that
@@ -39,10 +39,11 @@ func (r *Request) WriteCanonicalPrompt(w hash.Hash) (ok bool) {
 // that is written with an escape, or more than 256 fields; then a part of the text can have been written. The text is never in memory as
 // a whole, so however many requests are compared, none has a copy of its body.
 func (r *Request) WriteCanonical(w hash.Hash) (ok bool) {
-	return r.writeCanonical(w, ignored[r.Route])
+	return r.writeCanonical(w, ignored[r.Route], nil)
 }
 
-func (r *Request) writeCanonical(w hash.Hash, without []string) (ok bool) {
+// writeCanonical writes the text without some fields, and with an empty string in place of each of some strings.
+func (r *Request) writeCanonical(w hash.Hash, without []string, blank []span) (ok bool) {
 	if r.overflow || bytes.HasPrefix(r.body, byteOrderMark) {
 		return false
 	}
@@ -61,7 +62,15 @@ func (r *Request) writeCanonical(w hash.Hash, without []string) (ok bool) {
 		c.add([]byte(before + `"`))
 		c.add(name(f))
 		c.add([]byte(`":`))
-		c.addCompact(r.body[f.at:f.end])
+		at := f.at
+		for _, s := range blank {
+			if s.beg > at && s.end < f.end {
+				c.addCompact(r.body[at : s.beg-1])
+				c.add([]byte(`""`))
+				at = s.end + 1
+			}
+		}
+		c.addCompact(r.body[at:f.end])
 		before = ","
 	}
 	if before == "{" {

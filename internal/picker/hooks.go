@@ -55,7 +55,7 @@ func compileHooks(spec *Spec, old *view, services hooks.Caller) (*poolHooks, err
 	return h, nil
 }
 
-// keepServices forgets services that no step calls any more.
+// keepServices forgets services that no policy calls any more.
 func (s *snapshot) keepServices(services hooks.Caller) {
 	if services == nil {
 		return
@@ -65,6 +65,7 @@ func (s *snapshot) keepServices(services hooks.Caller) {
 		for i := range v.spec.Policy.Hooks.Steps {
 			called[v.spec.Policy.Hooks.Steps[i].Call.URL] = true
 		}
+		called[v.spec.Policy.Responses.Similar.Embeddings.URL] = true
 	}
 	services.Keep(called)
 }

@@ -87,7 +87,7 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 	if err != nil {
 		return nil, err
 	}
-	if hit := p.answered(v, s, in, &caller, hooked, start); hit != nil {
+	if hit := p.answered(ctx, v, s, in, &caller, hooked, start); hit != nil {
 		return nil, hit
 	}
 	in.Steps.end(StepParse, p.now)

@@ -78,6 +78,8 @@ type Options struct {
 	Recorder Recorder
 	// HookServices calls the services of policies' steps; nil where steps call none.
 	HookServices hooks.Caller
+	// Embeddings makes the vectors of response caches that answer similar requests; nil where none do.
+	Embeddings Embedder
 	// Overload refuses requests of low priority while resources are short; nil for never.
 	Overload *overload.Manager
 	// Log gets a line per request at V(1).

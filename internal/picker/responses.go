@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
@@ -25,6 +26,8 @@ type ResponseCacheSpec struct {
 	Life time.Duration
 	// OnRequest: only answers to requests whose clients ask for it are kept and used.
 	OnRequest bool
+	// Similar requests are answered, too.
+	Similar SimilarSpec
 }
 
 // CacheHeader is the header by which clients ask for an answer from the response cache, and by which answers say hit or miss.
@@ -38,6 +41,8 @@ type CachedAnswer struct {
 	*respcache.Answer
 	// Age of the answer.
 	Age time.Duration
+	// Similarity of the request that it is the answer to; 0 if that is equal to this one.
+	Similarity float64
 	// Namespace and Pool whose cache had it.
 	Namespace, Pool string
 	// Rates of the tenant. The request counts for them, its tokens do not.
@@ -65,7 +70,7 @@ func (v *view) responseCache(old *view) *respcache.Cache {
 
 // answered looks a request up in the response cache: what it finds is the answer. If a request that can be answered so is not there, the
 // answer of the engine is to be recorded. The client has passed the hooks and the limits of its tenant.
-func (p *Picker) answered(v *view, s *scratch, in *Request, c *caller, steps *hooked, start time.Time) *CachedAnswer {
+func (p *Picker) answered(ctx context.Context, v *view, s *scratch, in *Request, c *caller, steps *hooked, start time.Time) *CachedAnswer {
 	if in.Headers == nil || in.Again != nil {
 		return nil
 	}
@@ -82,14 +87,25 @@ func (p *Picker) answered(v *view, s *scratch, in *Request, c *caller, steps *ho
 		v.responses.Count(why)
 		return nil
 	}
-	now := p.now()
+	now, similarity := p.now(), 0.0
 	a := v.cache.Get(now, key, wish.maxAge)
 	if a == nil {
-		in.Recording = v.cache.Record(key, c.name)
-		return nil
+		var likeness *respcache.Likeness
+		if a, similarity, likeness = p.similar(ctx, v, in, &s.request, c, &wish); a == nil {
+			v.responses.Count(respcache.Miss)
+			in.Recording = v.cache.Record(key, c.name)
+			if likeness != nil {
+				in.Recording.Like(likeness)
+			}
+			return nil
+		}
+		now = p.now()
 	}
 	p.recordAnswered(v, s, in, steps, start)
-	return &CachedAnswer{Answer: a, Age: now.Sub(a.Stored), Namespace: v.spec.Namespace, Pool: v.spec.Name, Rates: c.pass.Rates(now)}
+	return &CachedAnswer{
+		Answer: a, Age: now.Sub(a.Stored), Similarity: similarity,
+		Namespace: v.spec.Namespace, Pool: v.spec.Name, Rates: c.pass.Rates(now),
+	}
 }
 
 // lookedUp returns Miss and the key of a request that is looked up, else why it is not.
@@ -105,7 +121,8 @@ func (v *view) lookedUp(in *Request, r *openai.Request, c *caller, wish *cacheWi
 }
 
 // explainAnswered reports what the response cache would do with a request; nil without a cache. It counts nothing. The headers are those
-// of the question, so a client whose headers differ can get another result.
+// of the question, so a client whose headers differ can get another result. The embedding service is not asked: it would get the prompt
+// of a person who need not be a client of the pool.
 func (p *Picker) explainAnswered(v *view, in *Request, r *openai.Request, c *caller) *api.CacheResult {
 	if v.cache == nil || in.Unparsed {
 		return nil
@@ -118,7 +135,9 @@ func (p *Picker) explainAnswered(v *view, in *Request, r *openai.Request, c *cal
 			why, out.AgeSeconds = respcache.Hit, int64(now.Sub(a.Stored)/time.Second)
 		}
 	}
-	out.Result = why.String()
+	if out.Result = why.String(); why == respcache.Miss && v.comparesRequest(in, r, c, &wish) {
+		out.Similar = true
+	}
 	return out
 }
 
@@ -167,14 +186,16 @@ func deterministic(r *openai.Request) bool {
 // cacheWish is what a client wants of the response cache.
 type cacheWish struct {
 	asks, noStore bool
+	exact         bool          // no answers to similar requests
 	maxAge        time.Duration // of an answer; negative for any
 }
 
-// wishOf reads the headers of a request: x-kvasir-cache, and the directives no-store, no-cache and max-age of Cache-Control (RFC 9111,
-// 5.2.1). A max-age that cannot be read lets nothing be answered from the cache.
+// wishOf reads the headers of a request: x-kvasir-cache, which is a bool or exact, and the directives no-store, no-cache and max-age of
+// Cache-Control (RFC 9111, 5.2.1). A max-age that cannot be read lets nothing be answered from the cache.
 func wishOf(headers map[string][]string) cacheWish {
 	w := cacheWish{maxAge: -1}
 	for _, value := range headers["X-Kvasir-Cache"] {
+		w.exact = w.exact || strings.EqualFold(value, "exact")
 		asks, err := strconv.ParseBool(value)
 		w.asks = err == nil && asks
 	}
@@ -224,6 +245,16 @@ func heard(name string, own bool) bool {
 // in the plan of the process's memory as those of the client.
 func (v *view) responseKey(in *Request, r *openai.Request, c *caller) (key respcache.Key, ok bool) {
 	h := sha256.New()
+	v.writeAround(h, in, r, c)
+	if !r.WriteCanonical(h) {
+		return key, false
+	}
+	h.Sum(key[:0])
+	return key, true
+}
+
+// writeAround writes all that the answer to a request depends on but the body.
+func (v *view) writeAround(h hash.Hash, in *Request, r *openai.Request, c *caller) {
 	write(h, v.name, strconv.Itoa(int(in.Route)), in.Query, c.name, r.CacheSalt, r.Model)
 	_, own := v.spec.Authorization()
 	names := make([]string, 0, len(in.Headers))
@@ -238,11 +269,6 @@ func (v *view) responseKey(in *Request, r *openai.Request, c *caller) (key respc
 		write(h, name, strconv.Itoa(len(in.Headers[name])))
 		write(h, in.Headers[name]...)
 	}
-	if !r.WriteCanonical(h) {
-		return key, false
-	}
-	h.Sum(key[:0])
-	return key, true
 }
 
 func write(h hash.Hash, parts ...string) {
@@ -268,6 +294,8 @@ func (p *Picker) recordAnswered(v *view, s *scratch, in *Request, steps *hooked,
 // ResponseStats are those of a pool's response cache.
 type ResponseStats struct {
 	Namespace, Pool string
+	// Compares: similar questions are answered, too.
+	Compares bool
 	respcache.Stats
 }
 
@@ -275,7 +303,9 @@ type ResponseStats struct {
 func (p *Picker) ResponseStats() (all []ResponseStats) {
 	for _, v := range p.current.Load().pools {
 		if v.cache != nil {
-			all = append(all, ResponseStats{v.spec.Namespace, v.spec.Name, v.cache.Stats(&v.responses)})
+			all = append(all, ResponseStats{
+				v.spec.Namespace, v.spec.Name, v.spec.Policy.Responses.Similar.Embeddings.URL != "", v.cache.Stats(&v.responses),
+			})
 		}
 	}
 	return all

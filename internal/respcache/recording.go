@@ -10,11 +10,29 @@ type Recording struct {
 	tenant string
 	body   []byte
 	ended  bool
+	// likeness by which the answer will be found, too; nil for none.
+	likeness *Likeness
 }
 
 // Record begins to record the answer to a request of a tenant. It holds nothing before the first Write.
 func (c *Cache) Record(key Key, tenant string) *Recording {
 	return &Recording{cache: c, key: key, tenant: tenant}
+}
+
+// Like lets the answer be found by similar requests. While the answer is under way, the vector counts like it; if there is no room, the
+// answer is found by equal requests alone.
+func (r *Recording) Like(l *Likeness) {
+	if r.Active() && r.likeness == nil && r.cache.grow(vectorSize(l.Vector)) == Stored {
+		r.likeness = l
+	}
+}
+
+// vector is what the vector takes, in bytes.
+func (r *Recording) vector() int64 {
+	if r.likeness == nil {
+		return 0
+	}
+	return vectorSize(r.likeness.Vector)
 }
 
 // Active reports whether the answer is still recorded.
@@ -59,13 +77,13 @@ func (r *Recording) Store(now time.Time, a Answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r.ended = true
-	c.underWay -= int64(cap(r.body))
+	c.underWay -= int64(cap(r.body)) + r.vector()
 	r.body = nil
 	if c.closed {
 		c.counters.storings[Outdated].Add(1)
 		return
 	}
-	c.put(r.key, r.tenant, &a)
+	c.put(r.key, r.tenant, &a, r.likeness)
 	c.counters.storings[Stored].Add(1)
 }
 
@@ -74,7 +92,7 @@ func (r *Recording) Drop(why Storing) {
 	if !r.Active() {
 		return
 	}
-	r.cache.shrink(int64(cap(r.body)))
+	r.cache.shrink(int64(cap(r.body)) + r.vector())
 	r.body, r.ended = nil, true
 	r.cache.counters.storings[why].Add(1)
 }

@@ -41,11 +41,13 @@ const (
 // Result is what became of a request in the cache.
 type Result uint8
 
-// The results. The caller counts those from NotAsked on, for requests that are not looked up.
+// The results. The cache counts hits and similar ones, its caller the others.
 const (
-	// Hit: it was answered from the cache. Miss: it was not there.
+	// Hit: it was answered from the cache. Miss: it was not there, nor a similar one.
 	Hit Result = iota
 	Miss
+	// Similar: it was answered from the cache with the answer to a similar request.
+	Similar
 	// NotAsked: the policy caches only requests whose clients ask for it.
 	NotAsked
 	// NotDeterministic: another answer to the same request can be as good, and the client has not asked for this one.
@@ -65,7 +67,7 @@ const (
 // String is the value of the metric label.
 func (r Result) String() string {
 	return [...]string{
-		"hit", "miss", "not_asked", "not_deterministic", "stateful", "declined", "no_tenant", "unreadable",
+		"hit", "miss", "similar", "not_asked", "not_deterministic", "stateful", "declined", "no_tenant", "unreadable",
 	}[r]
 }
 
@@ -101,6 +103,11 @@ type Counters struct {
 	storings [NumStorings]atomic.Int64
 	evicted  atomic.Int64
 	expired  atomic.Int64
+
+	embeddings [NumEmbeddings]atomic.Int64
+	models     atomic.Int64
+	similarity similarities
+	trouble    atomic.Pointer[Trouble]
 }
 
 // Count counts what became of a request.
@@ -115,6 +122,14 @@ type Stats struct {
 	// Bytes that are held of Limit, those of answers under way included, by so many Entries.
 	Bytes, Limit int64
 	Entries      int
+	// Vectors of entries that are found by similarity. Embeddings are what became of questions that were to be compared, Models how often
+	// the service has had another model than before, Similarity the distribution of the highest similarities.
+	Vectors    int
+	Embeddings [NumEmbeddings]int64
+	Models     int64
+	Similarity Similarities
+	// Trouble is what is wrong with the embedding service now; nil for nothing.
+	Trouble *Trouble
 }
 
 // Cache keeps answers. Make it with New. It is safe for concurrent use.
@@ -130,6 +145,10 @@ type Cache struct {
 	entries  map[Key]*entry
 	holders  map[string]*holder
 	byWeight weights
+	groups   map[Key]*group
+	// mark is the vector of Mark by the model that has made the vectors in the cache; nil before the first. vectorsAge counts its changes.
+	mark       Vector
+	vectorsAge uint64
 }
 
 // entry is an answer in the cache.
@@ -139,6 +158,9 @@ type entry struct {
 	size   int64
 	holder *holder
 	place  *list.Element
+	// point in the group by which similar requests find the entry; nil if they do not.
+	point *point
+	group Key
 }
 
 // holder is a tenant that has answers in the cache.
@@ -151,10 +173,11 @@ type holder struct {
 
 // New makes a cache of so many bytes, whose answers live so long.
 func New(limit int64, life time.Duration, counters *Counters) *Cache {
-	return &Cache{limit: limit, life: life, counters: counters, entries: map[Key]*entry{}, holders: map[string]*holder{}}
+	return &Cache{limit: limit, life: life, counters: counters, entries: map[Key]*entry{}, holders: map[string]*holder{},
+		groups: map[Key]*group{}}
 }
 
-// Get returns the answer to a request, nil if there is none that is younger than maxAge; negative is no bound. It counts a hit or a miss.
+// Get returns the answer to a request, nil if there is none that is younger than maxAge; negative is no bound. It counts a hit.
 func (c *Cache) Get(now time.Time, key Key, maxAge time.Duration) *Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,8 +187,7 @@ func (c *Cache) Get(now time.Time, key Key, maxAge time.Duration) *Answer {
 		c.counters.expired.Add(1)
 		e = nil
 	}
-	if !c.answers(e, now, maxAge) {
-		c.counters.Count(Miss)
+	if e == nil || !c.young(e.answer, now, maxAge) {
 		return nil
 	}
 	c.counters.Count(Hit)
@@ -178,18 +200,15 @@ func (c *Cache) Peek(now time.Time, key Key, maxAge time.Duration) *Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[key]
-	if !c.answers(e, now, maxAge) {
+	if e == nil || !c.young(e.answer, now, maxAge) {
 		return nil
 	}
 	return e.answer
 }
 
-// answers reports whether an entry, nil for none, is young enough for the cache and for the client.
-func (c *Cache) answers(e *entry, now time.Time, maxAge time.Duration) bool {
-	if e == nil {
-		return false
-	}
-	age := now.Sub(e.answer.Stored)
+// young reports whether an answer is young enough for the cache and for the client.
+func (c *Cache) young(a *Answer, now time.Time, maxAge time.Duration) bool {
+	age := now.Sub(a.Stored)
 	return age < c.life && (maxAge < 0 || age < maxAge)
 }
 
@@ -204,7 +223,9 @@ func (c *Cache) Close() {
 	c.held = 0
 	clear(c.entries)
 	clear(c.holders)
+	clear(c.groups)
 	c.byWeight = nil
+	c.vectorsAge++
 }
 
 // Stats reads the counters of a pool, and what its cache holds; nil holds nothing.
@@ -217,22 +238,34 @@ func (c *Cache) Stats(counters *Counters) Stats {
 		s.Storings[i] = counters.storings[i].Load()
 	}
 	s.Evicted, s.Expired = counters.evicted.Load(), counters.expired.Load()
+	for i := range s.Embeddings {
+		s.Embeddings[i] = counters.embeddings[i].Load()
+	}
+	s.Models, s.Similarity, s.Trouble = counters.models.Load(), counters.similarity.read(), counters.trouble.Load()
 	if c == nil {
 		return s
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.Bytes, s.Limit, s.Entries = c.held+c.underWay, c.limit, len(c.entries)
+	for _, g := range c.groups {
+		s.Vectors += len(g.points)
+	}
 	return s
 }
 
-// put stores an answer of a tenant in place of the one before. c.mu is held.
-func (c *Cache) put(key Key, tenant string, a *Answer) {
+// put stores an answer of a tenant in place of the one before; l is by what it is found too, nil for nothing. c.mu is held.
+func (c *Cache) put(key Key, tenant string, a *Answer, l *Likeness) {
 	if old := c.entries[key]; old != nil {
 		c.remove(old)
 	}
-	e := &entry{key: key, answer: a, size: int64(cap(a.Body)) + overhead}
-	c.makeRoom(e.size)
+	e := &entry{key: key, answer: a}
+	size := int64(cap(a.Body)) + overhead
+	if l != nil {
+		c.makeRoom(size + vectorSize(l.Vector))
+	} else {
+		c.makeRoom(size)
+	}
 	h := c.holders[tenant]
 	if h == nil {
 		h = &holder{tenant: tenant}
@@ -241,13 +274,21 @@ func (c *Cache) put(key Key, tenant string, a *Answer) {
 	}
 	e.holder, e.place = h, h.used.PushFront(e)
 	c.entries[key] = e
-	c.held += e.size
-	h.held += e.size
-	heap.Fix(&c.byWeight, h.index)
+	c.weigh(e, size)
+	c.like(e, l)
+}
+
+// weigh changes what an entry takes. c.mu is held.
+func (c *Cache) weigh(e *entry, by int64) {
+	e.size += by
+	c.held += by
+	e.holder.held += by
+	heap.Fix(&c.byWeight, e.holder.index)
 }
 
 // remove takes an answer out. c.mu is held.
 func (c *Cache) remove(e *entry) {
+	c.unlike(e)
 	h := e.holder
 	delete(c.entries, e.key)
 	h.used.Remove(e.place)

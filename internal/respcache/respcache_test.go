@@ -14,7 +14,15 @@ func keyOf(n int) Key { return Key{byte(n), byte(n >> 8)} }
 
 // record stores an answer of so many bytes.
 func record(c *Cache, now time.Time, key Key, tenant string, size int) {
+	recordLike(c, now, key, tenant, size, nil)
+}
+
+// recordLike is record of an answer that is found by similarity, too.
+func recordLike(c *Cache, now time.Time, key Key, tenant string, size int, l *Likeness) {
 	r := c.Record(key, tenant)
+	if l != nil {
+		r.Like(l)
+	}
 	r.Write(bytes.Repeat([]byte{'x'}, size))
 	r.Store(now, Answer{})
 	r.Drop(Incomplete)
@@ -32,6 +40,7 @@ type modelEntry struct {
 	tenant string
 	size   int64
 	stored time.Time
+	like   *Likeness
 }
 
 func (m *model) held(tenant string) (n int64) {
@@ -61,13 +70,43 @@ func (m *model) room(n int64) {
 }
 
 // put is a recording in one Write: first its bytes under way, then its entry.
-func (m *model) put(now time.Time, key Key, tenant string, size int) {
+func (m *model) put(now time.Time, key Key, tenant string, size int, l *Likeness) {
+	vector := int64(0)
+	if l != nil {
+		vector = vectorSize(l.Vector)
+		m.room(vector)
+	}
 	if grown := max(size, firstGrowth); size > 0 {
-		m.room(int64(grown))
+		m.room(vector + int64(grown))
 	}
 	m.delete(key)
-	m.room(int64(size) + overhead)
-	m.entries = append(m.entries, modelEntry{key, tenant, int64(size) + overhead, now})
+	all := int64(size) + overhead + vector
+	m.room(all)
+	m.entries = append(m.entries, modelEntry{key, tenant, all, now, l})
+}
+
+// similar is the similarity of the most similar answer of a group, and how young it is.
+func (m *model) similar(now time.Time, l *Likeness, least float64, maxAge time.Duration) (stored time.Time, similarity float64, found bool) {
+	m.entries = slices.DeleteFunc(m.entries, func(e modelEntry) bool {
+		return e.like != nil && e.like.Group == l.Group && now.Sub(e.stored) >= m.life
+	})
+	best := -1
+	for i, e := range m.entries {
+		if e.like == nil || e.like.Group != l.Group || maxAge >= 0 && now.Sub(e.stored) >= maxAge {
+			continue
+		}
+		s := Similarity(e.like.Vector, l.Vector)
+		if best < 0 || s > similarity || s == similarity && !e.stored.Before(m.entries[best].stored) {
+			best, similarity = i, s
+		}
+	}
+	if best < 0 || similarity < least {
+		return stored, similarity, false
+	}
+	e := m.entries[best]
+	m.delete(e.key)
+	m.entries = append(m.entries, e)
+	return e.stored, similarity, true
 }
 
 func (m *model) get(now time.Time, key Key, maxAge time.Duration) bool {
@@ -99,12 +138,29 @@ func TestTheCacheAgreesWithAPlainOne(t *testing.T) {
 		for step := range 1000 {
 			now = now.Add(time.Duration(rng.IntN(500)) * time.Millisecond)
 			key := keyOf(rng.IntN(80))
-			if rng.IntN(2) == 0 {
+			raw := make([]float32, 3)
+			for i := range raw {
+				raw[i] = float32(rng.NormFloat64())
+			}
+			vector, _ := NewVector(raw)
+			like := c.Likeness(keyOf(rng.IntN(3)), vector, Vector{1, 0, 0})
+			switch rng.IntN(4) {
+			case 0, 1:
 				// Most requests are of one tenant.
 				tenant, size := fmt.Sprint(max(0, rng.IntN(12)-7)), rng.IntN(int(limit/8))
-				record(c, now, key, tenant, size)
-				m.put(now, key, tenant, size)
-			} else {
+				if rng.IntN(3) == 0 {
+					like = nil
+				}
+				recordLike(c, now, key, tenant, size, like)
+				m.put(now, key, tenant, size, like)
+			case 2:
+				maxAge := time.Duration(rng.IntN(6)-3) * time.Second
+				a, s, _ := c.Similar(now, like, 0.9, maxAge)
+				stored, want, found := m.similar(now, like, 0.9, maxAge)
+				if (a != nil) != found || s != want || a != nil && !a.Stored.Equal(stored) {
+					t.Fatalf("seed %d, step %d: %v at %v, want %v at %v", seed, step, a, s, stored, want)
+				}
+			default:
 				maxAge := time.Duration(rng.IntN(6)-3) * time.Second
 				if got, want := c.Get(now, key, maxAge) != nil, m.get(now, key, maxAge); got != want {
 					t.Fatalf("seed %d, step %d: found %v, want %v", seed, step, got, want)
@@ -115,7 +171,16 @@ func TestTheCacheAgreesWithAPlainOne(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %d bytes in %d entries, want %d in %d, limit %d", seed, step, s.Bytes, s.Entries, m.held(""), len(m.entries), limit)
 			}
 		}
-		if s := c.Stats(c.counters); s.Results[Hit] == 0 || s.Evicted == 0 || s.Expired == 0 {
+		c.Likeness(keyOf(0), Vector{0, 1, 0}, Vector{0, 1, 0}) // another model: what is left are answers without vectors
+		for i := range m.entries {
+			if e := &m.entries[i]; e.like != nil {
+				e.size -= vectorSize(e.like.Vector)
+			}
+		}
+		if s := c.Stats(c.counters); s.Bytes != m.held("") || s.Entries != len(m.entries) || s.Vectors != 0 || len(c.groups) != 0 {
+			t.Errorf("seed %d: of another model %+v, want %d bytes", seed, s, m.held(""))
+		}
+		if s := c.Stats(c.counters); s.Results[Hit] == 0 || s.Results[Similar] == 0 || s.Evicted == 0 || s.Expired == 0 {
 			t.Errorf("seed %d: nothing was tested: %+v", seed, s)
 		}
 	}

@@ -69,11 +69,11 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	room := budget.NewRoom(a.plan.events)
 	a.renderer = render.New(render.Options{Room: room})
 	a.peers.outbox = replicas.NewOutbox(incarnation())
-	a.hookServices = callout.NewServices(time.Now, log.WithName("hooks"))
+	a.services = callout.NewServices(time.Now, log.WithName("services"))
 	choosing := picker.Options{
 		Renderer: renderer{a.renderer, &a.releases}, RenderedBytes: a.plan.tokens / renderedShare,
 		Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
-		Island: o.island, Recorder: a.ring, Overload: a.overload, HookServices: a.hookServices, Log: log.WithName("picker"),
+		Island: o.island, Recorder: a.ring, Overload: a.overload, HookServices: a.services, Embeddings: a.services, Log: log.WithName("picker"),
 	}
 	if a.decisions != nil {
 		choosing.Decisions = a.decisions
@@ -141,7 +141,7 @@ func (a *app) close() {
 	a.scraper.Close()
 	a.tokens.Set(nil)
 	a.renderer.Close()
-	a.hookServices.Close()
+	a.services.Close()
 	if a.hub != nil {
 		a.hub.Close()
 	}

@@ -38,7 +38,7 @@ type engines struct {
 }
 
 // asking is what asks services that policies name.
-type asking struct{ hookServices *callout.Services }
+type asking struct{ services *callout.Services }
 
 // wanted are the repositories of the model hub whose files pools want.
 type wanted struct {

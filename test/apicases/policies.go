@@ -159,17 +159,32 @@ func hooks() Group {
 }
 
 func responseCache() Group {
+	const semantic = "semantic: {embeddings: {url: 'http://e.models:8000/v1/embeddings', model: m}}"
 	of := func(fields string) string { return targets + "responseCache: {" + fields + "}" }
 	return Group{Kind: "RoutingPolicy", Cases: map[string]Case{
 		"a response cache":        {Spec: of("type: Exact")},
 		"all of a response cache": {Spec: of("type: Exact, requests: OnRequest, maxBytes: 1Gi, timeToLiveSeconds: 86400")},
 		"a cache without a type":  {Spec: of("maxBytes: 1Mi"), Want: "spec.responseCache.type"},
-		"a cache of another type": {Spec: of("type: Semantic"), Want: "spec.responseCache.type"},
-		"a cache of all requests": {Spec: of("type: Exact, requests: All"), Want: "spec.responseCache.requests"},
-		"a cache of few bytes":    {Spec: of("type: Exact, maxBytes: 1023Ki"), Want: "maxBytes must be 1Mi to 16Gi"},
-		"a cache of many bytes":   {Spec: of("type: Exact, maxBytes: 17Gi"), Want: "maxBytes must be 1Mi to 16Gi"},
-		"a cache of no time":      {Spec: of("type: Exact, timeToLiveSeconds: 0"), Want: "spec.responseCache"},
-		"a cache of two days":     {Spec: of("type: Exact, timeToLiveSeconds: 172800"), Want: "spec.responseCache.timeToLiveSeconds"},
+		"a cache of another type": {Spec: of("type: Similar"), Want: "spec.responseCache.type"},
+		"a semantic cache":        {Spec: of("type: Semantic, " + semantic)},
+		"all of a semantic cache": {Spec: of("type: Semantic, semantic: {minSimilarityPercent: 100, embeddings: {url: 'https://[fd00::1]/v1/embeddings?x=1', model: m, " +
+			"keySecretRef: {name: a, key: b}, timeoutMilliseconds: 5000}}")},
+		"a semantic cache without a service":  {Spec: of("type: Semantic"), Want: "semantic is for type Semantic"},
+		"a service without a semantic cache":  {Spec: of("type: Exact, " + semantic), Want: "semantic is for type Semantic"},
+		"semantic without embeddings":         {Spec: of("type: Semantic, semantic: {minSimilarityPercent: 90}"), Want: "embeddings: Required value"},
+		"embeddings of nowhere":               {Spec: of("type: Semantic, semantic: {embeddings: {model: m}}"), Want: "url: Required value"},
+		"embeddings of no model":              {Spec: of("type: Semantic, semantic: {embeddings: {url: 'http://e'}}"), Want: "model: Required value"},
+		"embeddings of no URL":                {Spec: of("type: Semantic, semantic: {embeddings: {url: 'e:80', model: m}}"), Want: "spec.responseCache.semantic.embeddings.url"},
+		"embeddings with a password":          {Spec: of("type: Semantic, semantic: {embeddings: {url: 'http://u:p@e', model: m}}"), Want: "spec.responseCache.semantic.embeddings.url"},
+		"embeddings in no time":               {Spec: of("type: Semantic, semantic: {embeddings: {url: 'http://e', model: m, timeoutMilliseconds: 0}}"), Want: "timeoutMilliseconds"},
+		"embeddings in much time":             {Spec: of("type: Semantic, semantic: {embeddings: {url: 'http://e', model: m, timeoutMilliseconds: 5001}}"), Want: "timeoutMilliseconds"},
+		"questions that are not very similar": {Spec: of("type: Semantic, semantic: {minSimilarityPercent: 69, embeddings: {url: 'http://e', model: m}}"), Want: "minSimilarityPercent"},
+		"questions that are more than equal":  {Spec: of("type: Semantic, semantic: {minSimilarityPercent: 101, embeddings: {url: 'http://e', model: m}}"), Want: "minSimilarityPercent"},
+		"a cache of all requests":             {Spec: of("type: Exact, requests: All"), Want: "spec.responseCache.requests"},
+		"a cache of few bytes":                {Spec: of("type: Exact, maxBytes: 1023Ki"), Want: "maxBytes must be 1Mi to 16Gi"},
+		"a cache of many bytes":               {Spec: of("type: Exact, maxBytes: 17Gi"), Want: "maxBytes must be 1Mi to 16Gi"},
+		"a cache of no time":                  {Spec: of("type: Exact, timeToLiveSeconds: 0"), Want: "spec.responseCache"},
+		"a cache of two days":                 {Spec: of("type: Exact, timeToLiveSeconds: 172800"), Want: "spec.responseCache.timeToLiveSeconds"},
 	}}
 }
 

@@ -193,7 +193,7 @@ var _ = Describe("The rights", func() {
 		fleet := &v1alpha1.PickerFleet{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}}
 		Expect(admin.Create(ctx, fleet)).To(Succeed())
 		objects, err := resources.FleetObjects(resources.Config{PickerImage: "kvasir"}, resources.Fleet{
-			PickerFleet: fleet, Pools: []*v1alpha1.InferencePool{pool}, TenantSecrets: []string{"tenants"},
+			PickerFleet: fleet, Pools: []*v1alpha1.InferencePool{pool}, PolicySecrets: []string{"tenants"},
 		})
 		Expect(err).NotTo(HaveOccurred())
 		applyAll(ctx, objects)
@@ -225,7 +225,7 @@ var _ = Describe("The rights", func() {
 		pool := smallPool(ns, "m")
 		Expect(admin.Create(ctx, pool)).To(Succeed())
 		pool.Spec.Engine.APIKey.Name = "engine-key"
-		applyChildren(ctx, resources.Input{Pool: pool, TenantSecrets: []string{"tenants"}})
+		applyChildren(ctx, resources.Input{Pool: pool, PolicySecrets: []string{"tenants"}})
 		self := as(system, operator)
 
 		Expect(rights(ctx, ns, ns, resources.PickerName("m"))).To(ConsistOf(

@@ -6,6 +6,7 @@ func init() {
 		lookup = "internal/picker/responses.go"
 		proxy  = "./internal/gateway/httpproxy"
 	)
+	const similar = "internal/picker/similar.go"
 	add := func(name, file, old, changed, pkg, test string) {
 		mutants = append(mutants, mutant{name: name, file: file, old: old, new: changed, pkg: pkg, test: test})
 	}
@@ -18,4 +19,15 @@ func init() {
 	add("response cache: half an answer is stored", "internal/gateway/httpproxy/replay.go", "case !a.Whole():", "case false:", proxy, "TestAnswersThatAreNotStored")
 	add("response cache: a greedy tenant pushes others out", "internal/respcache/respcache.go", "return w[i].held > w[j].held ||", "return w[i].held < w[j].held ||", "./internal/respcache", "TestATenantKeepsItsAnswersBesideAGreedyOne")
 	add("response cache: a request is copied to be compared", "internal/openai/canonical.go", "make([]byte, 0, canonicalPiece)", "make([]byte, 0, len(r.body))", "./internal/picker", "TestAKeyTakesNoCopyOfTheBody")
+	add("semantic cache: tenants share answers", similar, `	write(h, "similar")
+	v.writeAround(h, in, r, c)`, `	write(h, "similar")
+	v.writeAround(h, in, r, &caller{})`, proxy, "TestSimilarAnswersStayWithTheirTenant")
+	add("semantic cache: all else need not be equal", similar, "if !r.WriteCanonicalWithout(h, &q) {", "if false {", proxy, "TestWhatIsNeverSimilar")
+	add("semantic cache: numbers need not be equal", similar, "	write(h, numbers...)", "", proxy, "TestWhatIsNeverSimilar")
+	add("semantic cache: clients without a tenant are one", similar, `if c.name == "" {`, "if false {", proxy, "TestWhatIsNeverSimilar")
+	add("semantic cache: answers repeat another prompt", similar, "if value, known := r.Raw(name); value != nil || !known {", "if _, known := r.Raw(name); !known {", proxy, "TestWhatIsNeverSimilar")
+	add("semantic cache: a service that finds all alike is believed", similar, "case respcache.Similarity(vector, mark) >= spec.Least:", "case false:", proxy, "TestServicesThatLieOrFail")
+	add("semantic cache: vectors of two models are compared", "internal/respcache/similar.go", "Similarity(c.mark, mark) < sameMark {", "false {", proxy, "TestAnotherModelBehindTheService")
+	add("semantic cache: the client cannot refuse", "internal/picker/responses.go", `strings.EqualFold(value, "exact")`, "false", proxy, "TestWhatIsNeverSimilar")
+	add("semantic cache: a vector takes no memory", "internal/respcache/similar.go", "	c.weigh(e, vectorSize(l.Vector))", "", "./internal/respcache", "TestTheCacheAgreesWithAPlainOne")
 }

@@ -36,10 +36,7 @@ import (
 func effects(t *testing.T, pool *v1alpha1.InferencePool, policy *v1alpha1.RoutingPolicy) string {
 	t.Helper()
 	var b strings.Builder
-	input := resources.Input{Pool: pool, Trusted: []byte("x"), Protected: 3}
-	for _, ref := range policy.Spec.Admission.Tenants.SecretRefs {
-		input.TenantSecrets = append(input.TenantSecrets, ref.Name)
-	}
+	input := resources.Input{Pool: pool, PolicySecrets: policy.Spec.SecretNames(), Trusted: []byte("x"), Protected: 3}
 	all := resources.Config{
 		PickerImage: "picker", Operator: types.NamespacedName{Namespace: "o", Name: "o"}, GIE: true, Routes: true, CertManager: true,
 		Provisioning: true, Traffic: resources.Traffic{DestinationRule: true},

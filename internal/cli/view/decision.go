@@ -76,6 +76,9 @@ func cacheResult(r *api.CacheResult) string {
 	if r.Result == "hit" {
 		return fmt.Sprintf("it would answer, with an answer of %d s ago", r.AgeSeconds)
 	}
+	if r.Similar {
+		return text[r.Result] + "; similar questions are not looked for here, since the embedding service would get the prompt"
+	}
 	return cmp.Or(text[r.Result], r.Result)
 }
 

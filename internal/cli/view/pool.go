@@ -378,6 +378,26 @@ func (l *Live) addCache(r *api.ResponseCache) {
 	for why, n := range r.NotStored {
 		sum.NotStored[why] += n
 	}
+	if r.Semantic != nil {
+		addSemantic(sum, r.Semantic)
+	}
+}
+
+// addSemantic adds what one more replica has done for similar questions. The trouble is that of any replica.
+func addSemantic(sum *api.ResponseCache, r *api.SemanticCache) {
+	if sum.Semantic == nil {
+		sum.Semantic = &api.SemanticCache{NotEmbedded: map[string]int64{}}
+	}
+	s := sum.Semantic
+	s.Hits += r.Hits
+	s.Vectors += r.Vectors
+	s.Embedded += r.Embedded
+	for why, n := range r.NotEmbedded {
+		s.NotEmbedded[why] += n
+	}
+	if s.Trouble == "" {
+		s.Trouble, s.TroubleDetail = r.Trouble, r.TroubleDetail
+	}
 }
 
 // addHooks adds the steps of one more replica, by their names.

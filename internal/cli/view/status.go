@@ -91,8 +91,15 @@ func (l *Live) steps() (lines []string) {
 	}
 	const mebibyte = 1 << 20
 	text := fmt.Sprintf("  response cache: %d hits, %d misses, %d not looked up; ", r.Hits, r.Misses, others)
-	return append(lines, text+fmt.Sprintf("%d answers, %.1f of %.1f MiB, in all replicas together",
+	lines = append(lines, text+fmt.Sprintf("%d answers, %.1f of %.1f MiB, in all replicas together",
 		r.Entries, float64(r.Bytes)/mebibyte, float64(r.Limit)/mebibyte))
+	if s := r.Semantic; s != nil {
+		lines = append(lines, fmt.Sprintf("  similar questions: %d hits, %d compared, %d vectors", s.Hits, s.Embedded, s.Vectors))
+		if s.Trouble != "" {
+			lines = append(lines, "  similar questions are not found ("+s.Trouble+"): "+s.TroubleDetail)
+		}
+	}
+	return lines
 }
 
 // Line is a problem in a sentence.

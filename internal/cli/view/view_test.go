@@ -135,6 +135,10 @@ func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 	for i, live := range []*api.Live{one, two} {
 		n := int64(i + 1)
 		live.Pools[0].ResponseCache = &api.ResponseCache{Hits: n, Misses: 2 * n, NotLookedUp: map[string]int64{"stateful": n}, Entries: int(n), Bytes: n << 20, Limit: n << 24}
+		live.Pools[0].ResponseCache.Semantic = &api.SemanticCache{Hits: n, Embedded: 3 * n, Vectors: int(n), NotEmbedded: map[string]int64{"failed": n}}
+		if i == 1 {
+			live.Pools[0].ResponseCache.Semantic.Trouble, live.Pools[0].ResponseCache.Semantic.TroubleDetail = "failed", "why"
+		}
 		live.Pools[0].Hooks = []api.HookStep{{Name: "plan", Outcomes: map[string]int64{"applied": n, "refused": 2 * n}}}
 	}
 	p := OfCluster(ptrs(chat()))
@@ -142,6 +146,8 @@ func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 	text := strings.Join((&Statuses{[]*Pool{p}}).Lines(&console.Console{}), "\n")
 	for _, want := range []string{
 		"  response cache: 3 hits, 6 misses, 3 not looked up; 3 answers, 3.0 of 48.0 MiB, in all replicas together",
+		"  similar questions: 3 hits, 9 compared, 3 vectors",
+		"  similar questions are not found (failed): why",
 		"  hook step plan: 3 applied, 6 refused",
 	} {
 		if !strings.Contains(text, want) {
@@ -156,6 +162,10 @@ func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 	text = strings.Join((&Statuses{[]*Pool{p}}).Lines(&console.Console{}), "\n")
 	if strings.Contains(text, "response cache") || strings.Contains(text, "hook step") {
 		t.Errorf("without both:\n%s", text)
+	}
+	similar := strings.Join(Explanation(&console.Console{}, &api.Explanation{ResponseCache: &api.CacheResult{Result: "miss", Similar: true}}), "\n")
+	if !strings.Contains(similar, "similar questions are not looked for here") {
+		t.Errorf("a miss that would be compared:\n%s", similar)
 	}
 	for _, r := range []string{"hit", "miss", "no_tenant"} {
 		lines := strings.Join(Explanation(&console.Console{}, &api.Explanation{ResponseCache: &api.CacheResult{Result: r, AgeSeconds: 7}}), "\n")

@@ -96,8 +96,8 @@ func referred(o *config.Objects) map[reference]bool {
 		}
 	}
 	for _, p := range o.Policies {
-		for _, ref := range p.Spec.Admission.Tenants.SecretRefs {
-			all[reference{name: ref.Name}] = true
+		for _, name := range p.Spec.SecretNames() {
+			all[reference{name: name}] = true
 		}
 	}
 	return all

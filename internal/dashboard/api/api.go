@@ -104,6 +104,22 @@ type ResponseCache struct {
 	Entries int   `json:"entries"`
 	Bytes   int64 `json:"bytes"`
 	Limit   int64 `json:"limit"`
+	// Semantic is absent where only equal requests are answered.
+	Semantic *SemanticCache `json:"semantic,omitempty"`
+}
+
+// SemanticCache is what a response cache has done for similar questions.
+type SemanticCache struct {
+	// Hits are requests that were answered with the answer to a similar question, beside those of the cache's Hits.
+	Hits int64 `json:"hits"`
+	// Vectors are the answers in the cache that similar questions find.
+	Vectors int `json:"vectors"`
+	// Embedded questions were compared; NotEmbedded are the others, by reason.
+	Embedded    int64            `json:"embedded"`
+	NotEmbedded map[string]int64 `json:"notEmbedded,omitempty"`
+	// Trouble is why similar questions are not found now: a word, and a sentence. Empty if they are.
+	Trouble       string `json:"trouble,omitempty"`
+	TroubleDetail string `json:"troubleDetail,omitempty"`
 }
 
 // HookStep is a step of a policy, and how many requests had which outcome: skipped, applied, refused, failed_open, failed_closed.
@@ -297,6 +313,8 @@ type CacheResult struct {
 	Result string `json:"result"`
 	// AgeSeconds is the age of the answer, of a hit.
 	AgeSeconds int64 `json:"ageSeconds,omitempty"`
+	// Similar: a miss would be compared with similar questions. An explanation does not, because the embedding service would get the prompt.
+	Similar bool `json:"similar,omitempty"`
 }
 
 // Plans are the ways to serve a request in a pool with roles. Their costs are in seconds, whatever the strategy.

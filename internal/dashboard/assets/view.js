@@ -145,6 +145,8 @@ export function responses(pool) {
   $('responses').replaceChildren(
     line('Hits', `${whole(r.hits)} of ${whole(r.hits + r.misses)} requests that were looked up (${percent(r.hits, r.hits + r.misses)})`),
     line('Not looked up', reasons(r.notLookedUp)), line('Answers stored', whole(r.stored)), line('Answers not stored', reasons(r.notStored)),
+    ...(r.semantic ? [line('Similar questions', `${whole(r.semantic.hits)} hits of ${whole(r.semantic.embedded)} compared, ${count(r.semantic.vectors, 'vector')}`), line('Not compared', reasons(r.semantic.notEmbedded))] : []),
+    ...(r.semantic?.trouble ? [line('Trouble', r.semantic.troubleDetail)] : []),
     line('Holds', `${count(r.entries, 'answer')}, ${bytes(r.bytes)} of ${bytes(r.limit)}`), line('Removed', `${whole(r.evicted)} for room, ${whole(r.expired)} by age`));
 }
 
@@ -162,7 +164,7 @@ export function verdict(x) {
   const cached = x.responseCache;
   if (cached?.result === 'hit') return ['The ', h('strong', {}, 'response cache'), ` would answer it, with an answer of ${count(cached.ageSeconds ?? 0, 'second')} ago.`, c ? ` Without it, it would go to ${c.pod}.` : ''];
   const goes = ['It would go to ', h('strong', {}, c.pod), `, which holds ${c.matched} of its ${x.promptTokens} prompt tokens.`];
-  return cached ? [...goes, ` The response cache ${unanswered[cached.result] ?? cached.result}.`] : goes;
+  return cached ? [...goes, ` The response cache ${unanswered[cached.result] ?? cached.result}${cached.similar ? '; similar questions were not looked for' : ''}.`] : goes;
 }
 
 // unanswered is why the response cache does not answer a request, by the word of the API.

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -37,6 +38,9 @@ func (p *Proxy) replay(out *client, r *http.Request, hit *picker.CachedAnswer, s
 		h["Content-Length"] = []string{strconv.Itoa(len(hit.Body))}
 	}
 	out.put(picker.CacheHeader, "hit")
+	if hit.Similarity > 0 {
+		out.put(picker.SimilarityHeader, strconv.FormatFloat(math.Floor(hit.Similarity*1e4)/1e4, 'f', 4, 64))
+	}
 	out.put("age", strconv.Itoa(int(hit.Age/time.Second)))
 	picker.EachRateHeader(hit.Rates, out.put)
 	out.WriteHeader(http.StatusOK)

@@ -60,7 +60,14 @@ type house struct {
 
 func newHouse(t *testing.T, o Options, specs ...picker.Spec) *house {
 	t.Helper()
-	p := picker.New(picker.Options{Log: logr.Discard()})
+	return houseOf(t, picker.Options{}, o, specs...)
+}
+
+// houseOf is newHouse with a picker of these options.
+func houseOf(t *testing.T, choosing picker.Options, o Options, specs ...picker.Spec) *house {
+	t.Helper()
+	choosing.Log = logr.Discard()
+	p := picker.New(choosing)
 	if err := p.Apply(specs); err != nil {
 		t.Fatal(err)
 	}

@@ -38,8 +38,8 @@ type Fleet struct {
 	*v1alpha1.PickerFleet
 	// Pools that the fleet serves, sorted by name.
 	Pools []*v1alpha1.InferencePool
-	// TenantSecrets are the Secrets that the policies of these pools name.
-	TenantSecrets []string
+	// PolicySecrets are the Secrets that the policies of these pools name.
+	PolicySecrets []string
 	// Trusted are the certificates of the fleet's CA, PEM.
 	Trusted []byte
 }
@@ -125,7 +125,7 @@ func (f *Fleet) pickers(c Config) *pickers {
 		pods:   pods, clients: pods, reporters: pods, trusted: f.Trusted, drainSeconds: FleetDrainSeconds,
 		downloads: c.HubEndpoint != "", engines: f.engines(),
 	}
-	secrets, configMaps := slices.Clone(f.TenantSecrets), []string(nil)
+	secrets, configMaps := slices.Clone(f.PolicySecrets), []string(nil)
 	for _, pool := range f.Pools {
 		secrets = append(secrets, secretsOf(pool, nil)...)
 		configMaps = append(configMaps, configMapsOf(pool)...)

@@ -63,7 +63,7 @@ func fleets(t *testing.T) map[string]Fleet {
 		"fleet-empty": {PickerFleet: fleet(t, "default", "")},
 		"fleet": {
 			PickerFleet: fleet(t, "big", `replicas: 3, tls: {type: CertManager, issuerRef: {name: ours}}, indexMemory: 4Gi, island: here, profiling: Enabled`),
-			Pools:       members, TenantSecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
+			Pools:       members, PolicySecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
 		},
 		"fleet-plain": {
 			PickerFleet: fleet(t, "plain", `replicas: 1, tls: {type: Plaintext}, proxy: Disabled, networkPolicy: None`), Pools: members[2:], Trusted: []byte("certificates\n"),
@@ -186,7 +186,7 @@ func TestNamesFitForTheLongestFleet(t *testing.T) {
 func TestPoolsComeWithoutAnotherFleetPod(t *testing.T) {
 	f := fleets(t)["fleet"]
 	with := typed[appsv1.Deployment](t, f, "Deployment")
-	f.Pools, f.TenantSecrets = nil, nil
+	f.Pools, f.PolicySecrets = nil, nil
 	without := typed[appsv1.Deployment](t, f, "Deployment")
 	if diff := cmp.Diff(without.Spec, with.Spec); diff != "" {
 		t.Errorf("-without pools +with:\n%s", diff)

@@ -85,7 +85,7 @@ func (b *builder) pickers() *pickers {
 		pods: b.selector(), clients: b.selector(), reporters: b.selector(), trusted: b.Trusted,
 		drainSeconds: int(ptr.Deref(spec.Drain.DeadlineSeconds, v1alpha1.DefaultDrainDeadlineSeconds)),
 		downloads:    b.HubEndpoint != "" && fromHub(spec.Model.Tokenizer.Type), model: modelVolume(b.pool), listen: listenPorts(&spec.Engine),
-		secrets: sorted(secretsOf(b.pool, b.TenantSecrets)), configMaps: sorted(configMapsOf(b.pool)),
+		secrets: sorted(secretsOf(b.pool, b.PolicySecrets)), configMaps: sorted(configMapsOf(b.pool)),
 		engines: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: b.engines()}}},
 	}
 	if b.Move.Clients != "" {
@@ -141,11 +141,11 @@ func listenPorts(engine *v1alpha1.Engine) []listenPort {
 }
 
 // secretsOf are the Secrets that the pickers of a pool read by themselves: the key root, those of the engine, the token for the
-// model hub, the tenants.
-func secretsOf(pool *v1alpha1.InferencePool, tenants []string) []string {
+// model hub, those of the policy.
+func secretsOf(pool *v1alpha1.InferencePool, policy []string) []string {
 	names := append([]string{KeySecretName(pool)}, pool.Spec.Engine.SecretNames()...)
 	names = append(names, pool.Spec.Model.Tokenizer.SecretNames()...)
-	return append(names, tenants...)
+	return append(names, policy...)
 }
 
 // configMapsOf are the ConfigMaps that the pickers of a pool read by themselves.

@@ -56,8 +56,8 @@ type Config struct {
 // Input is a pool, and what is known besides.
 type Input struct {
 	Pool *v1alpha1.InferencePool
-	// TenantSecrets are the Secrets that the applied policy names.
-	TenantSecrets []string
+	// PolicySecrets are the Secrets that the applied policy names.
+	PolicySecrets []string
 	// Trusted are the certificates of the pool's CA, PEM.
 	Trusted []byte
 	// Protected is how many pods the disruption budget of the engines starts from.

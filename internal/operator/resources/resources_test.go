@@ -98,7 +98,7 @@ func pools(t *testing.T) map[string]*v1alpha1.InferencePool {
 func objects(t *testing.T, p *v1alpha1.InferencePool) []*unstructured.Unstructured {
 	t.Helper()
 	all, err := Objects(installed, Input{
-		Pool: p, TenantSecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
+		Pool: p, PolicySecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
 		Gateways: []types.NamespacedName{{Namespace: "infra", Name: "inference"}}, Sets: []string{"groups"},
 	})
 	if err != nil {
@@ -187,7 +187,7 @@ func TestChildrenNameTheOperatorsVersion(t *testing.T) {
 	for version, want := range map[string]string{"v1.2.3": "v1.2.3", "": "", "v1.2.3+meta": ""} {
 		config := installed
 		config.Version = version
-		all, err := Objects(config, Input{Pool: p, TenantSecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
+		all, err := Objects(config, Input{Pool: p, PolicySecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
 			Gateways: []types.NamespacedName{{Namespace: "infra", Name: "inference"}}, Sets: []string{"groups"}})
 		if err != nil {
 			t.Fatal(err)

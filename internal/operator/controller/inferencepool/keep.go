@@ -61,7 +61,7 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 	input.Replaces, input.Evictions, input.ServesUnready = replaces, evictions, disruption.servesUnready()
 	input.WaitSince = r.memory.evictions.waitSince
 	if r.policy != nil {
-		input.TenantSecrets = tenantSecrets(r.policy)
+		input.PolicySecrets = r.policy.Spec.SecretNames()
 	}
 	objects, err := resources.Objects(config, input)
 	if err != nil {
@@ -386,12 +386,4 @@ func (r *cluster) findPolicy(ctx context.Context) error {
 	}
 	r.policy = config.PolicyWinners(policies, nil)[r.key]
 	return nil
-}
-
-func tenantSecrets(p *v1alpha1.RoutingPolicy) []string {
-	var names []string
-	for _, ref := range p.Spec.Admission.Tenants.SecretRefs {
-		names = append(names, ref.Name)
-	}
-	return names
 }

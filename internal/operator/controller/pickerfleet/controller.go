@@ -196,9 +196,7 @@ func (r *Reconciler) gather(ctx context.Context, fleet *v1alpha1.PickerFleet) (r
 	winners := config.PolicyWinners(policies, nil)
 	for _, pool := range pools {
 		if policy := winners[client.ObjectKeyFromObject(pool)]; policy != nil {
-			for _, ref := range policy.Spec.Admission.Tenants.SecretRefs {
-				f.TenantSecrets = append(f.TenantSecrets, ref.Name)
-			}
+			f.PolicySecrets = append(f.PolicySecrets, policy.Spec.SecretNames()...)
 		}
 	}
 	return f, nil

@@ -173,7 +173,7 @@ func (r *Reconciler) gather(ctx context.Context, p *v1alpha1.RoutingPolicy) (f f
 	if p.Spec.ResponseCache.Type != "" {
 		f.note = "requests through gateways are not answered from the response cache"
 	}
-	if len(p.Spec.Admission.Tenants.SecretRefs) > 0 {
+	if len(p.Spec.SecretNames()) > 0 {
 		again = secretsAfter
 		if err := r.secrets(ctx, p, &f); err != nil {
 			return f, 0, err
@@ -210,17 +210,17 @@ func (r *Reconciler) gather(ctx context.Context, p *v1alpha1.RoutingPolicy) (f f
 // secrets looks at the Secrets that a policy names.
 func (r *Reconciler) secrets(ctx context.Context, p *v1alpha1.RoutingPolicy, f *facts) error {
 	found := map[string]*corev1.Secret{}
-	for _, ref := range p.Spec.Admission.Tenants.SecretRefs {
+	for _, name := range p.Spec.SecretNames() {
 		s := &corev1.Secret{}
-		err := r.Direct.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}, s)
+		err := r.Direct.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, s)
 		switch {
 		case err == nil:
-			found[ref.Name] = s
+			found[name] = s
 		case !apierrors.IsNotFound(err):
-			return fmt.Errorf("reading the tenants of policy %s: %w", p.Name, err)
+			return fmt.Errorf("reading the Secrets of policy %s: %w", p.Name, err)
 		}
 	}
-	_, missing, invalid := config.PolicyTenants(p, func(name string) *corev1.Secret { return found[name] })
+	missing, invalid := config.PolicySecrets(p, func(name string) *corev1.Secret { return found[name] })
 	f.missing = missing
 	for _, err := range invalid {
 		f.malformed = append(f.malformed, err.BadValue.(string)+": "+err.Detail)
