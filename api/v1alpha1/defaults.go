@@ -13,13 +13,14 @@ import (
 // Defaults of single fields, as the schema has them. Code that can meet an object without them, such as one whose parent object
 // is absent, uses these.
 const (
-	DefaultMinReplicas             int32 = 1   // autoscaling.minReplicas
-	DefaultUtilizationFloorPercent int32 = 40  // autoscaling.down.utilizationFloorPercent
-	DefaultDownStabilization       int32 = 300 // autoscaling.down.stabilizationSeconds
-	DefaultDrainDeadlineSeconds    int32 = 600 // drain.deadlineSeconds
-	DefaultPickerReplicas          int32 = 2   // picker.replicas
-	DefaultSamplePercent           int32 = 100 // picker.tracing.samplePercent
-	DefaultBatchMilliseconds       int32 = 5   // engine.events.reporter.batchMilliseconds
+	DefaultMinReplicas             int32 = 1    // autoscaling.minReplicas
+	DefaultUtilizationFloorPercent int32 = 40   // autoscaling.down.utilizationFloorPercent
+	DefaultDownStabilization       int32 = 300  // autoscaling.down.stabilizationSeconds
+	DefaultDrainDeadlineSeconds    int32 = 600  // drain.deadlineSeconds
+	DefaultPickerReplicas          int32 = 2    // picker.replicas
+	DefaultSamplePercent           int32 = 100  // picker.tracing.samplePercent
+	DefaultBatchMilliseconds       int32 = 5    // engine.events.reporter.batchMilliseconds
+	DefaultHTTPPort                int32 = 8000 // engine.ports.http
 )
 
 // DefaultFallbackWithinMilliseconds is rules.fallbackWithinMilliseconds of a ModelRoute. The schema has no default there, because

@@ -6,6 +6,12 @@ const (
 	LabelPool = "kvasir.dev/pool"
 	// LabelFleet names the fleet of a picker's pod, and of the other objects of a fleet.
 	LabelFleet = "kvasir.dev/fleet"
+	// LabelFleetPrefix and the name of a fleet are the label of the pods of all engines that the fleet serves, with the value
+	// FleetEngine. The selector of a gateway's pool has no alternatives, so the engines of several pools need a label in common; and
+	// a pod whose pool moves from a fleet to another has both.
+	LabelFleetPrefix = "fleet.kvasir.dev/"
+	// FleetEngine is the value of that label.
+	FleetEngine = "engine"
 	// LabelRevision is the revision of an owned pod.
 	LabelRevision = "kvasir.dev/revision"
 	// LabelSlot is the slot number of an owned pod.

@@ -170,6 +170,8 @@ func RequestTimeout() *Error {
 // RouteStats counts what a route has done.
 type RouteStats struct {
 	Namespace, Name string
+	// Route as it is applied. It is shared, and must not be changed.
+	Route *modelroute.Route
 	// Requests that were picked for, by pool; Fallbacks are requests that left a pool, by pool and modelroute.Cause.
 	Requests  map[string]int64
 	Fallbacks map[string][modelroute.NumCauses]int64
@@ -217,7 +219,7 @@ func (p *Picker) Routes() []RouteStats {
 	for _, r := range p.current.Load().routeList {
 		c := r.counters
 		c.mu.Lock()
-		all = append(all, RouteStats{r.Namespace, r.Name, maps.Clone(c.requests), maps.Clone(c.fallbacks)})
+		all = append(all, RouteStats{r.Namespace, r.Name, r.Route, maps.Clone(c.requests), maps.Clone(c.fallbacks)})
 		c.mu.Unlock()
 	}
 	return all

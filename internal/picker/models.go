@@ -176,6 +176,12 @@ func (p *Picker) ModelsFor(header func(string) string) ([]Model, error) {
 	return p.current.Load().offered(header, (*view).servable)
 }
 
+// ListsModels reports whether no engine lists all models that clients can use: there are several pools, or routes have names.
+func (p *Picker) ListsModels() bool {
+	s := p.current.Load()
+	return len(s.pools) > 1 || len(s.routes) > 0
+}
+
 // offered are the models of routes and pools that a client can use. A route hides what a pool has under the same name.
 func (s *snapshot) offered(header func(string) string, counts func(*view) bool) ([]Model, error) {
 	models, err := s.modelsFor(header, true, counts)

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -315,4 +316,17 @@ func (t *gatewayTally) avoids(now time.Time) bool {
 		}
 	}
 	return false
+}
+
+// Strayed reports whether an address is that of an endpoint of another pool than the decision's, and none of its pool's: a gateway that has
+// several pools behind one backend of its own can send a request there.
+func (p *Picker) Strayed(d *Decision, address string) bool {
+	has := func(v *view) bool {
+		return slices.ContainsFunc(v.spec.Endpoints, func(ep endpoint.Endpoint) bool { return ep.Address == address })
+	}
+	pools := p.current.Load().pools
+	if len(pools) < 2 || address == d.Targets[0].Endpoint.Address || has(d.view) {
+		return false
+	}
+	return slices.ContainsFunc(pools, func(v *view) bool { return v.name != d.view.name && has(v) })
 }

@@ -235,6 +235,7 @@ func (a *app) live(list *config.List) api.Live {
 	}
 	problems := slices.Concat(a.proxyTLS.problems(), a.issuers.Problems(), list.Problems)
 	a.lastLive = dashboard.Live(a.name, now, a.started, a.ready.status(), problems, dashboard.Pools(facts, a.recent))
+	a.lastLive.Routes = dashboard.Routes(a.picker.Routes())
 	return a.lastLive
 }
 

@@ -31,6 +31,14 @@ func fleets() Group {
 		"a fleet with TLS for clients":        {Spec: "proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: ca.crt}}"},
 		"a fleet whose clients have no CA":    {Spec: "proxyTLS: {secretRef: {name: s}, clientCertificates: Required}", Want: "clientCertificates needs clientCASecretRef"},
 		"a fleet with TLS of no proxy":        {Spec: "proxy: Disabled\nproxyTLS: {secretRef: {name: s}}", Want: "proxyTLS needs the proxy"},
+		"a fleet behind a gateway":            {Spec: "gateway: {parentRefs: [{name: g}], hostnames: [a.example.com], failureMode: FailOpen}"},
+		"a fleet whose gateway others keep":   {Spec: "gateway: {mode: Existing}"},
+		"a fleet that no gateway sees":        {Spec: "gateway: {mode: Disabled}"},
+		"a fleet with a route of others":      {Spec: "gateway: {mode: Existing, parentRefs: [{name: g}]}", Want: "parentRefs need mode Auto"},
+		"a fleet with names of no route":      {Spec: "gateway: {hostnames: [a.example.com]}", Want: "hostnames need parentRefs"},
+		"a fleet with answers of a time":      {Spec: "gateway: {requestTimeout: Limited, requestTimeoutSeconds: 60}"},
+		"a fleet with answers of no time":     {Spec: "gateway: {requestTimeout: Limited}", Want: "requestTimeoutSeconds is required"},
+		"a fleet with lists of destinations":  {Spec: "gateway: {destinations: Ordered}", Want: "unknown field"},
 		"a fleet has no mode":                 {Spec: "mode: Managed", Want: "unknown field"},
 	}}
 }

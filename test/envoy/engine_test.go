@@ -3,6 +3,7 @@ package envoy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"log"
 	"net"
@@ -32,6 +33,7 @@ type engine struct {
 	served map[string]int   // guarded by mu, by id
 	holds  map[string]*hold // guarded by mu, by id
 	full   map[string]bool  // guarded by mu, ids of requests that are answered with 503
+	asked  map[string]int   // guarded by mu, requests by the model in their bodies
 }
 
 // hold stops a streamed answer after its first piece, until the client has it or the time is over.
@@ -75,7 +77,7 @@ func behindDoor(t *testing.T, sim *vllmsim.Engine, at string) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{Engine: sim, served: map[string]int{}, holds: map[string]*hold{}, full: map[string]bool{}}
+	e := &engine{Engine: sim, served: map[string]int{}, holds: map[string]*hold{}, full: map[string]bool{}, asked: map[string]int{}}
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.Transport = &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 100}
 	proxy.FlushInterval = -1
@@ -99,6 +101,7 @@ func behindDoor(t *testing.T, sim *vllmsim.Engine, at string) *engine {
 		if err != nil {
 			panic(http.ErrAbortHandler)
 		}
+		e.notes(body)
 		if e.refuses(r.Header.Get(idHeader)) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -147,6 +150,31 @@ func (e *engine) refuses(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.full[id]
+}
+
+// notes counts the model that a request has come with.
+func (e *engine) notes(body []byte) {
+	var q struct{ Model string }
+	if json.Unmarshal(body, &q) != nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked[q.Model]++
+}
+
+// askedFor is how many requests have come with a model, and with others.
+func (e *engine) askedFor(model string) (of, others int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for name, n := range e.asked {
+		if name == model {
+			of += n
+		} else {
+			others += n
+		}
+	}
+	return of, others
 }
 
 // has reports whether the engine has answered a request.

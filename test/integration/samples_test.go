@@ -15,11 +15,12 @@ var _ = Describe("The samples", func() {
 		kubectl(ctx, "create", "namespace", "llm")
 		samples := filepath.Join(kube.Root(), "config", "samples")
 		first := kubectl(ctx, "apply", "-k", samples)
-		Expect(strings.Count(first, " created")).To(Equal(5), first)
+		Expect(strings.Count(first, " created")).To(Equal(9), first)
 		kubectl(ctx, "apply", "-k", samples)
-		Expect(kubectl(ctx, "get", "kvpool,kvpolicy", "-n", "llm", "-o", "jsonpath={.items[*].metadata.generation}")).To(Equal("1 1 1 1 1"))
-		Expect(strings.Fields(kubectl(ctx, "get", "kvpool,kvpolicy", "-n", "llm", "-o", "name"))).To(ConsistOf(
+		Expect(kubectl(ctx, "get", "kvpool,kvpolicy,kvfleet,modelroutes", "-n", "llm", "-o", "jsonpath={.items[*].metadata.generation}")).To(Equal("1 1 1 1 1 1 1 1 1"))
+		Expect(strings.Fields(kubectl(ctx, "get", "kvpool,kvpolicy,kvfleet,modelroutes", "-n", "llm", "-o", "name"))).To(ConsistOf(
 			"inferencepool.kvasir.dev/llama", "inferencepool.kvasir.dev/m", "inferencepool.kvasir.dev/qwen3-32b",
+			"inferencepool.kvasir.dev/large", "inferencepool.kvasir.dev/small", "pickerfleet.kvasir.dev/default", "modelroute.kvasir.dev/assistant",
 			"routingpolicy.kvasir.dev/chat", "routingpolicy.kvasir.dev/m",
 		))
 		Expect(kubectl(ctx, "get", "kvpool", "-n", "llm")).To(MatchRegexp(`NAME +MODEL +DESIRED +READY +STATUS +TROUBLE +AGE`))

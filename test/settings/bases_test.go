@@ -184,10 +184,17 @@ tracing: {endpoint: "http://c:4317", protocol: GRPC, samplePercent: 100, headers
 decisionLog: {size: 256Mi}
 usageRecords: {file: {size: 256Mi}}
 proxyTLS: {secretRef: {name: t}, clientCASecretRef: {name: key, key: token}, clientCertificates: Optional}
+gateway: {mode: Auto, failureMode: FailClose, parentRefs: [{name: g}], hostnames: [h.example], requestTimeout: Limited, requestTimeoutSeconds: 60, trafficPolicies: Managed}
 `
-	certManagerFleet = `tls: {type: CertManager, issuerRef: {kind: Issuer, name: i}}`
-	plainFleet       = `tls: {type: SelfSigned}`
-	fleetPool        = `
+	certManagerFleet = `
+tls: {type: CertManager, issuerRef: {kind: Issuer, name: i}}
+gateway: {parentRefs: [{name: g}], requestTimeout: Unlimited}
+`
+	plainFleet = `
+tls: {type: SelfSigned}
+gateway: {mode: Auto}
+`
+	fleetPool = `
 model: {name: m}
 selector: {matchLabels: {app: m}}
 picker: {mode: Fleet, fleetRef: {name: f}}

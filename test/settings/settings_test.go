@@ -37,11 +37,7 @@ func effects(t *testing.T, pool *v1alpha1.InferencePool, policy *v1alpha1.Routin
 	t.Helper()
 	var b strings.Builder
 	input := resources.Input{Pool: pool, PolicySecrets: policy.Spec.SecretNames(), Trusted: []byte("x"), Protected: 3}
-	all := resources.Config{
-		PickerImage: "picker", Operator: types.NamespacedName{Namespace: "o", Name: "o"}, GIE: true, Routes: true, CertManager: true,
-		Provisioning: true, Traffic: resources.Traffic{DestinationRule: true},
-	}
-	objects, err := resources.Objects(all, input)
+	objects, err := resources.Objects(everything, input)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +66,12 @@ func write(t *testing.T, b *strings.Builder, objects []*unstructured.Unstructure
 	}
 }
 
+// everything is the configuration for a cluster with all optional kinds.
+var everything = resources.Config{
+	PickerImage: "picker", Operator: types.NamespacedName{Namespace: "o", Name: "o"}, GIE: true, Routes: true, CertManager: true,
+	Provisioning: true, Traffic: resources.Traffic{DestinationRule: true},
+}
+
 // fleetEffects are those of a fleet: the objects of its pickers.
 func fleetEffects(t *testing.T, spec map[string]any) (string, error) {
 	t.Helper()
@@ -81,7 +83,7 @@ func fleetEffects(t *testing.T, spec map[string]any) (string, error) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, fleet); err != nil {
 		t.Fatal(err)
 	}
-	objects, err := resources.FleetObjects(resources.Config{PickerImage: "picker", CertManager: true}, resources.Fleet{PickerFleet: fleet})
+	objects, err := resources.FleetObjects(everything, resources.Fleet{PickerFleet: fleet})
 	if err != nil {
 		t.Fatal(err)
 	}

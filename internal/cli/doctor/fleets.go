@@ -31,12 +31,12 @@ func (d *Doctor) fleets(ctx context.Context) {
 				"see that the operator runs, and watches the namespace "+fleet.Namespace)
 			continue
 		}
-		good := 0
+		bad := 0
 		for _, c := range fleet.Status.Conditions {
-			if c.Status == metav1.ConditionTrue {
-				good++
+			if c.Status == metav1.ConditionTrue || status.Absent(&c) {
 				continue
 			}
+			bad++
 			level := Warn
 			if c.Type == v1alpha1.ConditionAvailable && ptr.Deref(fleet.Status.ReadyReplicas, 0) == 0 ||
 				c.Reason == status.ReasonCertificateInvalid {
@@ -45,7 +45,7 @@ func (d *Doctor) fleets(ctx context.Context) {
 			d.add(level, check, subject, fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message),
 				d.cures[[2]string{c.Type, c.Reason}])
 		}
-		if good == len(fleet.Status.Conditions) {
+		if bad == 0 {
 			d.ok(check, subject, "it serves %d pools with %d pickers", ptr.Deref(fleet.Status.Pools, 0), ptr.Deref(fleet.Status.ReadyReplicas, 0))
 		}
 		d.fleetNetwork(ctx, fleet)

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -31,6 +32,8 @@ func TestFleetsAreChecked(t *testing.T) {
 		warned, failed int
 	}{
 		"all is well":           {2, good, true, 0, 0},
+		"no gateway is wanted":  {2, append(slices.Clone(good), status.GatewayAccepted.Unknown(status.ReasonDisabled, "")), true, 0, 0},
+		"gateways say nothing":  {2, append(slices.Clone(good), status.GatewayAccepted.False(status.ReasonNotReferenced, "none")), true, 1, 0},
 		"no NetworkPolicy":      {2, good, false, 1, 0},
 		"one picker is missing": {1, []metav1.Condition{status.Available.False("SomeUnavailable", "1 of 2"), good[1]}, true, 1, 0},
 		"there are no pickers": {0, []metav1.Condition{status.Available.False(status.ReasonUnavailable, "0 of 2"),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -49,24 +50,32 @@ func (s *Source) Pools(ctx context.Context, namespace string, names []string) (*
 		if len(names) > 0 {
 			all = slices.DeleteFunc(all, func(p *Pool) bool { return !slices.Contains(names, p.Name) })
 		}
-		return &Statuses{all}, nil
+		return &Statuses{all, slices.DeleteFunc(RoutesOfPickers(told), func(r *Route) bool { return !r.names(names) })}, nil
 	}
 	pools, err := s.objects(ctx, namespace, names)
 	if err != nil {
 		return nil, err
 	}
 	out := &Statuses{Pools: make([]*Pool, len(pools))}
-	errs := make([]error, len(pools))
+	errs := make([]error, len(pools)+1)
+	reports := make([]map[string]*api.Live, len(pools))
 	slots := make(chan struct{}, atOnce)
 	var wait sync.WaitGroup
 	for i := range pools {
 		wait.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			out.Pools[i], errs[i] = s.pool(ctx, &pools[i])
+			out.Pools[i], reports[i], errs[i] = s.pool(ctx, &pools[i])
 		})
 	}
 	wait.Wait()
+	told := map[string]*api.Live{} // pickers of a fleet report for each of its pools
+	for _, r := range reports {
+		maps.Copy(told, r)
+	}
+	out.Routes, errs[len(pools)] = s.routes(ctx, namespace, told)
+	out.Routes = slices.DeleteFunc(out.Routes, func(r *Route) bool { return !r.names(names) })
+	sortRoutes(out.Routes)
 	return out, errors.Join(errs...)
 }
 
@@ -85,23 +94,30 @@ func (s *Source) objects(ctx context.Context, namespace string, names []string) 
 	return pools, nil
 }
 
-func (s *Source) pool(ctx context.Context, pool *v1alpha1.InferencePool) (*Pool, error) {
+// pool is a pool, and what its pickers report, by namespace and name of the picker.
+func (s *Source) pool(ctx context.Context, pool *v1alpha1.InferencePool) (*Pool, map[string]*api.Live, error) {
 	pods, err := fleet.Pods(ctx, s.Client, pool)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p := OfCluster(pool, pods, time.Now())
 	pickers, err := s.PickersOf(ctx, pool)
 	if err != nil {
 		p.Problems = append(p.Problems, Problem{Source: "picker", Message: err.Error()})
-		return p, nil //nolint:nilerr // it is shown
+		return p, nil, nil //nolint:nilerr // it is shown
 	}
 	told := ask(ctx, pickers)
 	if slices.ContainsFunc(told, func(t PickerReport) bool { return t.Err != nil }) {
 		s.forget(pool) // they might be others by now
 	}
 	p.Join(told)
-	return p, nil
+	lives := map[string]*api.Live{}
+	for _, t := range told {
+		if t.Err == nil {
+			lives[pool.Namespace+"/"+t.Picker] = t.Live
+		}
+	}
+	return p, lives, nil
 }
 
 // PickersOf are the pickers of a pool. Connections to them are kept.

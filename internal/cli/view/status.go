@@ -10,9 +10,11 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/status"
 )
 
-// Statuses are pools as a document.
+// Statuses are pools, and the routes to them, as a document.
 type Statuses struct {
 	Pools []*Pool `json:"pools"`
+	// Routes that name these pools.
+	Routes []*Route `json:"routes,omitempty"`
 }
 
 // Names returns the names of the pools.
@@ -62,6 +64,9 @@ func (s *Statuses) lines(c *console.Console, wide bool) []string {
 		for _, b := range p.Problems {
 			lines = append(lines, "  "+c.Paint(console.Warn, "! ")+b.Line())
 		}
+	}
+	for _, r := range s.Routes {
+		lines = append(append(lines, ""), r.lines(c)...)
 	}
 	return lines
 }

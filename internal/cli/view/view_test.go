@@ -116,7 +116,7 @@ func printed(t *testing.T, name string, v any, lines func(*console.Console) []st
 func TestStatus(t *testing.T) {
 	p := OfCluster(ptrs(chat()))
 	p.Join([]PickerReport{{Picker: "chat-picker-0", Live: replica("chat-picker-0", 10)}, {Picker: "chat-picker-1", Live: replica("chat-picker-1", 30)}, {Picker: "chat-picker-2", Err: errors.New("connection refused")}})
-	s := &Statuses{[]*Pool{p}}
+	s := &Statuses{Pools: []*Pool{p}}
 	printed(t, "status", s, s.Lines)
 	if p.Live.Requests != 40 || p.Live.Waiting != 4 || p.Live.InFlight != 6 || p.Live.Hits.Answers != 40 || p.Live.TTFT.P99 != 3 {
 		t.Errorf("joined to %+v", p.Live)
@@ -143,7 +143,7 @@ func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 	}
 	p := OfCluster(ptrs(chat()))
 	p.Join([]PickerReport{{Picker: "a", Live: one}, {Picker: "b", Live: two}})
-	text := strings.Join((&Statuses{[]*Pool{p}}).Lines(&console.Console{}), "\n")
+	text := strings.Join((&Statuses{Pools: []*Pool{p}}).Lines(&console.Console{}), "\n")
 	for _, want := range []string{
 		"  response cache: 3 hits, 6 misses, 3 not looked up; 3 answers, 3.0 of 48.0 MiB, in all replicas together",
 		"  similar questions: 3 hits, 9 compared, 3 vectors",
@@ -159,7 +159,7 @@ func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 	}
 	p = OfCluster(ptrs(chat()))
 	p.Join([]PickerReport{{Picker: "a", Live: replica("a", 10)}})
-	text = strings.Join((&Statuses{[]*Pool{p}}).Lines(&console.Console{}), "\n")
+	text = strings.Join((&Statuses{Pools: []*Pool{p}}).Lines(&console.Console{}), "\n")
 	if strings.Contains(text, "response cache") || strings.Contains(text, "hook step") {
 		t.Errorf("without both:\n%s", text)
 	}
@@ -181,7 +181,7 @@ func TestAWideStatusCountsTheAnswersThatReport(t *testing.T) {
 	live.Pools[0].Recent.Unreported = 5
 	live.Pools[0].Pods[0].Phase, live.Pools[0].Pods[0].Reason = api.PhaseNotReady, api.ReasonNotAnswering
 	p.Join([]PickerReport{{Picker: "chat-picker-0", Live: live}})
-	text := strings.Join((&Statuses{[]*Pool{p}}).Wide(&console.Console{}), "\n")
+	text := strings.Join((&Statuses{Pools: []*Pool{p}}).Wide(&console.Console{}), "\n")
 	for _, want := range []string{"REPORTED", " 10/15 ", api.ReasonNotAnswering} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -39,6 +39,36 @@ type Live struct {
 	// Problems are why parts of the configuration are not applied.
 	Problems []string `json:"problems,omitempty"`
 	Pools    []Pool   `json:"pools"`
+	// Routes that are applied, by namespace and name.
+	Routes []Route `json:"routes,omitempty"`
+}
+
+// Route is a ModelRoute, and what it has counted since the process began. Pools are named namespace/name.
+type Route struct {
+	Namespace string      `json:"namespace"`
+	Name      string      `json:"name"`
+	Models    []string    `json:"models"`
+	Rules     []RouteRule `json:"rules"`
+	// Requests for which an endpoint was picked, by pool. Left are those that left a pool for a fallback, by pool and cause.
+	Requests map[string]int64            `json:"requests"`
+	Left     map[string]map[string]int64 `json:"left,omitempty"`
+}
+
+// RouteRule is a rule of a route.
+type RouteRule struct {
+	// When are alternatives: what a request must have, without values of headers. Absent, the rule is for all.
+	When []string `json:"when,omitempty"`
+	// Sticky: sessions stay with their backend.
+	Sticky    bool           `json:"sticky,omitempty"`
+	Backends  []RouteBackend `json:"backends"`
+	Fallbacks []RouteBackend `json:"fallbacks,omitempty"`
+}
+
+// RouteBackend is a pool of a rule. Model is the name that its engines get, if it is not that of the pool's model.
+type RouteBackend struct {
+	Pool   string `json:"pool"`
+	Model  string `json:"model,omitempty"`
+	Weight int    `json:"weight"`
 }
 
 // Pool is what is known of a pool. Counters begin with the process.

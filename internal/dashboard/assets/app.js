@@ -48,6 +48,7 @@ function draw() {
   view.pods(pool, $('pods-filter').value);
   view.responses(pool);
   view.hooks(pool);
+  view.routes(live.routes, pool);
   view.shadows(pool);
   if (!$('body').value) $('body').value = JSON.stringify({ model: pool.model, messages: [{ role: 'user', content: 'What is it about?' }] }, null, 2);
 }

@@ -158,6 +158,19 @@ export function hooks(pool) {
     ['applied', 'refused', 'skipped', 'failed_open', 'failed_closed'].map((o) => h('td', { class: 'n' }, whole(s.outcomes[o] ?? 0))))));
 }
 
+// routes shows the routes that name the pool, where their rules send requests, and how many each pool has got by them.
+export function routes(all, pool) {
+  const own = `${pool.namespace}/${pool.name}`;
+  const named = (x) => [...x.backends, ...(x.fallbacks ?? [])];
+  const list = (all ?? []).filter((r) => r.rules.some((x) => named(x).some((b) => b.pool === own)));
+  const row = (r, x, i, b, share) => h('tr', {}, h('td', {}, r.name), h('td', {}, r.models.join(', ')), h('td', { class: 'n' }, `${i + 1}`), h('td', {}, (x.when ?? ['all']).join(', or ')),
+    h('td', {}, b.pool.slice(r.namespace.length + 1)), h('td', { class: 'n' }, share), h('td', { class: 'n' }, whole(r.requests[b.pool] ?? 0)));
+  $('routes-box').hidden = list.length === 0;
+  $('routes').replaceChildren(...list.flatMap((r) => r.rules.flatMap((x, i) => [
+    ...x.backends.map((b) => row(r, x, i, b, percent(b.weight, sum(x.backends, (y) => y.weight), 0))),
+    ...(x.fallbacks ?? []).map((b, n) => row(r, x, i, b, `fallback ${n + 1}`))])));
+}
+
 // verdict is what would become of a request that is explained.
 export function verdict(x) {
   const c = x.candidates[0];

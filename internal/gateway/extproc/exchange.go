@@ -9,7 +9,6 @@ import (
 
 	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -191,6 +190,8 @@ func (x *exchange) requestHeaders(c *pb.ProtocolConfiguration, h *pb.HttpHeaders
 		x.preflight()
 	case openai.Administrative(x.head.get(":path")):
 		x.refuse(request.NotFound)
+	case h.GetEndOfStream() && stranger == nil && x.asksForModels():
+		x.models()
 	case stranger != nil: // nothing of its body is held
 		x.refuse(request.RefusalOf(stranger))
 	case !room:
@@ -390,39 +391,6 @@ func (x *exchange) refuse(why *request.Refusal) {
 	if log := x.server.options.Log.V(1); log.Enabled() {
 		log.Info("Request refused", "request", x.id, "status", x.status, "code", why.Code, "reason", why.Reason)
 	}
-	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
-}
-
-// health answers a health check in place of an endpoint, as the proxy does: the status alone, without a key. It does not
-// depend on endpoints, because a pool at zero is woken by its first request.
-func (x *exchange) health() {
-	code := typev3.StatusCode_OK
-	if x.ready != nil && !x.ready() {
-		code = typev3.StatusCode_ServiceUnavailable
-	}
-	x.answerItself(&pb.ImmediateResponse{Status: &typev3.HttpStatus{Code: code}, Details: "kvasir_health"})
-}
-
-// preflight answers a browser's preflight in place of an endpoint.
-func (x *exchange) preflight() {
-	headers, err := x.server.picker.Preflight(x.head.get, x.server.options.Pool)
-	if err != nil {
-		x.refuse(request.RefusalOf(err))
-		return
-	}
-	m := &pb.HeaderMutation{}
-	for _, header := range headers {
-		put(m, header[0], header[1])
-	}
-	x.answerItself(&pb.ImmediateResponse{
-		Status: &typev3.HttpStatus{Code: typev3.StatusCode_NoContent}, Headers: m, Details: "kvasir_preflight",
-	})
-}
-
-// answerItself sends an answer that is no error in place of an endpoint. The stream then only waits for its end.
-func (x *exchange) answerItself(answer *pb.ImmediateResponse) {
-	x.request, x.response, x.refused, x.status = done, done, true, int(answer.GetStatus().GetCode())
-	x.dropHead()
 	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
 }
 

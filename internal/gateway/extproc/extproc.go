@@ -82,12 +82,13 @@ type Server struct {
 	streams  atomic.Int64 // open
 	gateways gateways
 	probes   probes
+	since    time.Time // when it was made: the time that lists of models give for each
 }
 
 // New makes a server.
 func New(options Options) *Server {
 	options.fill()
-	return &Server{options: options, picker: options.Picker, probes: probes{dial: dial}}
+	return &Server{options: options, picker: options.Picker, probes: probes{dial: dial}, since: options.Now()}
 }
 
 // Buffered is the number of bytes that the streams of the budget hold now.

@@ -46,6 +46,10 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 		for _, passed := range d.Served(address, x.named, attemptsOf(m)) {
 			x.server.probes.judge(passed, x.server.options.Now())
 		}
+		if x.server.picker.Strayed(d, address) {
+			x.strayed()
+			return
+		}
 	}
 	head := headOf(h.GetHeaders())
 	code, err := strconv.Atoi(head.get(":status"))

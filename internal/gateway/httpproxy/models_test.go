@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvasir-dev/kvasir/internal/gateway/request"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -28,7 +29,7 @@ func (h *house) asked(method, path string, header ...string) (int, string) {
 func TestModelsAreListedAsTheEnginesDescribeThem(t *testing.T) {
 	started := time.Unix(1_800_000_000, 0)
 	h := newHouse(t, Options{Now: func() time.Time { return started }}, spec("127.0.0.1:1", "127.0.0.1:2"))
-	list := func() (list modelList) {
+	list := func() (list request.ModelList) {
 		_, text := h.asked(http.MethodGet, "/v1/models")
 		if err := json.Unmarshal([]byte(text), &list); err != nil {
 			t.Fatal(err)
@@ -36,14 +37,14 @@ func TestModelsAreListedAsTheEnginesDescribeThem(t *testing.T) {
 		return list
 	}
 	parent := "m"
-	entry := func(name, root string, length int, parent *string) model {
-		m := model{ID: name, Object: "model", Created: started.Unix(), OwnedBy: "kvasir", Root: root, Parent: parent}
+	entry := func(name, root string, length int, parent *string) request.Model {
+		m := request.Model{ID: name, Object: "model", Created: started.Unix(), OwnedBy: "kvasir", Root: root, Parent: parent}
 		if length > 0 {
 			m.MaxModelLen = &length
 		}
 		return m
 	}
-	want := modelList{"list", []model{entry("m", "m", 0, nil), entry("alias", "alias", 0, nil), entry("lora", "lora", 0, &parent)}}
+	want := request.ModelList{Object: "list", Data: []request.Model{entry("m", "m", 0, nil), entry("alias", "alias", 0, nil), entry("lora", "lora", 0, &parent)}}
 	if diff := cmp.Diff(want, list()); diff != "" {
 		t.Errorf("before an engine has answered (-want +got):\n%s", diff)
 	}
@@ -53,7 +54,7 @@ func TestModelsAreListedAsTheEnginesDescribeThem(t *testing.T) {
 			{Name: "alias", Root: "/models/qwen", MaxLen: length}, {Name: "lora", Parent: "m", Root: "/lora"}, {Name: "m", Root: "/models/qwen", MaxLen: length},
 		})
 	}
-	want = modelList{"list", []model{entry("m", "/models/qwen", 4096, nil), entry("alias", "/models/qwen", 4096, nil), entry("lora", "/lora", 0, &parent)}}
+	want = request.ModelList{Object: "list", Data: []request.Model{entry("m", "/models/qwen", 4096, nil), entry("alias", "/models/qwen", 4096, nil), entry("lora", "/lora", 0, &parent)}}
 	if diff := cmp.Diff(want, list()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -189,7 +190,7 @@ func TestPoolsThatNothingCanServeAreNotListed(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", name, status, text, want)
 		}
 	}
-	var list modelList
+	var list request.ModelList
 	if _, text := h.asked(http.MethodGet, "/v1/models"); json.Unmarshal([]byte(text), &list) != nil || len(list.Data) != 2 {
 		t.Errorf("listed %s", text)
 	}

@@ -207,7 +207,7 @@ func (p *Proxy) route(out *client, r *http.Request) {
 		p.refuse(out, request.NotFound)
 		return
 	}
-	if isModels(r.URL.Path) {
+	if request.IsModels(r.URL.Path) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			p.wrongMethod(out, "GET, HEAD")
 			return

@@ -88,6 +88,12 @@ func Suspect(after time.Duration) *Refusal {
 	return r
 }
 
+// Strayed is the answer in place of an engine of another pool than the one that a request is for.
+func Strayed(pool string) *Refusal {
+	return refusal(RefusedNoEndpoint, http.StatusServiceUnavailable, "no_endpoint",
+		"The gateway has reached no endpoint of pool "+pool+", and has sent the request to another pool.")
+}
+
 func refusal(reason string, status int, code, message string) *Refusal {
 	kind := "invalid_request_error"
 	switch status {

@@ -56,15 +56,11 @@ func FleetObjects(c Config, f Fleet) ([]*unstructured.Unstructured, error) {
 	if c.GIE && c.Traffic.DestinationRule && f.behindGateway() {
 		all = append(all, p.destinationRule())
 	}
-	return c.applied(all, f.owners())
+	return c.applied(append(all, f.doorObjects(c)...), f.owners())
 }
 
 // FleetKinds are those that FleetObjects can return.
-func FleetKinds(c Config) []schema.GroupVersionKind {
-	return slices.DeleteFunc(Kinds(c), func(gvk schema.GroupVersionKind) bool {
-		return gvk == GIEKind || gvk == RouteKind || IsTraffic(gvk) && gvk != DestinationRuleKind
-	})
-}
+func FleetKinds(c Config) []schema.GroupVersionKind { return Kinds(c) }
 
 // FleetAccount is the ServiceAccount of a fleet's pickers, which is among FleetObjects, too.
 func FleetAccount(c Config, f Fleet) (*unstructured.Unstructured, error) {
@@ -92,12 +88,12 @@ func OwnedByAccount(account *corev1.ServiceAccount) []metav1.OwnerReference {
 	}}
 }
 
-// behindGateway reports whether a pool of the fleet is shown to gateways, and wants objects of their own kinds.
+// behindGateway reports whether the fleet or one of its pools is shown to gateways, and wants objects of their own kinds.
 func (f *Fleet) behindGateway() bool {
-	return slices.ContainsFunc(f.Pools, func(pool *v1alpha1.InferencePool) bool {
-		g := &pool.Spec.Gateway
+	shown := func(g *v1alpha1.Gateway) bool {
 		return g.Mode != v1alpha1.GatewayDisabled && g.TrafficPolicies != v1alpha1.TrafficPoliciesNone
-	})
+	}
+	return shown(FleetGateway(f.PickerFleet)) || slices.ContainsFunc(f.Pools, func(pool *v1alpha1.InferencePool) bool { return shown(&pool.Spec.Gateway) })
 }
 
 // owners are the fleet and its pools. Kubernetes deletes an object with the last of its owners: if a fleet is deleted that serves

@@ -62,20 +62,26 @@ func fleets(t *testing.T) map[string]Fleet {
 	return map[string]Fleet{
 		"fleet-empty": {PickerFleet: fleet(t, "default", "")},
 		"fleet": {
-			PickerFleet: fleet(t, "big", `replicas: 3, tls: {type: CertManager, issuerRef: {name: ours}}, indexMemory: 4Gi, island: here, profiling: Enabled`),
-			Pools:       members, PolicySecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
+			PickerFleet: fleet(t, "big", `replicas: 3, tls: {type: CertManager, issuerRef: {name: ours}}, indexMemory: 4Gi, island: here, profiling: Enabled,
+  gateway: {parentRefs: [{name: g, namespace: gateways}], hostnames: [models.example.com], requestTimeout: Limited, requestTimeoutSeconds: 60, failureMode: FailOpen}`),
+			Pools: members, PolicySecrets: []string{"tenants", "more"}, Trusted: []byte("certificates\n"),
 		},
 		"fleet-plain": {
-			PickerFleet: fleet(t, "plain", `replicas: 1, tls: {type: Plaintext}, proxy: Disabled, networkPolicy: None`), Pools: members[2:], Trusted: []byte("certificates\n"),
+			PickerFleet: fleet(t, "plain", `replicas: 1, tls: {type: Plaintext}, proxy: Disabled, networkPolicy: None, gateway: {mode: Disabled}`), Pools: members[2:], Trusted: []byte("certificates\n"),
 		},
 	}
 }
 
+// everything is the configuration of a cluster that has all kinds of gateways.
+func everything() Config {
+	c := installed
+	c.Traffic = Traffic{DestinationRule: true, BackendTrafficPolicy: true, HealthCheckPolicy: true, GCPBackendPolicy: true}
+	return c
+}
+
 func ofFleet(t *testing.T, f Fleet) []*unstructured.Unstructured {
 	t.Helper()
-	c := installed
-	c.Traffic.DestinationRule = true
-	all, err := FleetObjects(c, f)
+	all, err := FleetObjects(everything(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +133,8 @@ func typed[T any](t *testing.T, f Fleet, kind string) *T {
 	return nil
 }
 
-// TestFleetsAndPoolsShareNoNames: a fleet can have the name of a pool, or a name that ends as those of objects do.
+// TestFleetsAndPoolsShareNoNames: a fleet can have the name of a pool, or a name that ends as those of objects do. What gateways see of a
+// pool has its name, and of a fleet that of its Service: of a fleet and a pool FLEET-fleet the first one has it (see NamesOfFleet).
 func TestFleetsAndPoolsShareNoNames(t *testing.T) {
 	taken := map[string]string{}
 	claim := func(kind, name, of string) {
@@ -150,6 +157,12 @@ func TestFleetsAndPoolsShareNoNames(t *testing.T) {
 			claim(o.GetKind(), o.GetName(), "pool "+name)
 		}
 		for _, o := range ofFleet(t, of) {
+			if gvk := o.GroupVersionKind(); gvk == GIEKind || gvk == RouteKind || IsTraffic(gvk) && gvk != DestinationRuleKind {
+				if want := name + "-fleet"; o.GetName() != want {
+					t.Errorf("gateways see the %s %s of fleet %s, want %s", o.GetKind(), o.GetName(), name, want)
+				}
+				continue
+			}
 			claim(o.GetKind(), o.GetName(), "fleet "+name)
 		}
 		for _, secret := range []string{KeyName(name), TLSName(name), CAName(name), GatewayTLSName(name)} {
@@ -232,8 +245,7 @@ func TestFleetsOutliveTheirOwnObject(t *testing.T) {
 		if controllers != 1 || len(owners) != 4 || !owners["PickerFleet big"] || !owners["InferencePool b"] {
 			t.Errorf("owners of %s %s: %v", o.GetKind(), o.GetName(), o.GetOwnerReferences())
 		}
-		if o.GetNamespace() != "llm" || o.GetLabels()[LabelFleet] != "big" || !slices.Contains(FleetKinds(installed), o.GroupVersionKind()) &&
-			o.GetKind() != DestinationRuleKind.Kind {
+		if o.GetNamespace() != "llm" || o.GetLabels()[LabelFleet] != "big" || !slices.Contains(FleetKinds(everything()), o.GroupVersionKind()) {
 			t.Errorf("%s %s/%s with %v", o.GetKind(), o.GetNamespace(), o.GetName(), o.GetLabels())
 		}
 	}
@@ -335,5 +347,55 @@ func TestWhatAFleetCannotServe(t *testing.T) {
 		if got := Unfit(p); (got != "") != unfit {
 			t.Errorf("%s: %q", volume, got)
 		}
+	}
+}
+
+// TestGatewaysSeeOneDoorOfAFleet: its selector selects the pods of all pools by the label that they get, and no picker, its ports are those of
+// all pools, and the picker is the fleet's.
+func TestGatewaysSeeOneDoorOfAFleet(t *testing.T) {
+	ports := func(f Fleet) (numbers []int64) {
+		list, _, _ := unstructured.NestedSlice(FleetPool(f).Object, "spec", "targetPorts")
+		for _, port := range list {
+			numbers = append(numbers, port.(map[string]any)["number"].(int64))
+		}
+		return numbers
+	}
+	protocol := func(f Fleet) string {
+		p, _, _ := unstructured.NestedString(FleetPool(f).Object, "spec", "appProtocol")
+		return p
+	}
+	f := Fleet{PickerFleet: fleet(t, "big", "")}
+	if got := ports(f); !slices.Equal(got, []int64{8000}) {
+		t.Errorf("without pools the ports are %v", got)
+	}
+	f.Pools = []*v1alpha1.InferencePool{
+		inFleet(t, "a", `, selector: {matchLabels: {app: a}}, engine: {ports: {http: 30000}}`),
+		inFleet(t, "b", `, selector: {matchLabels: {app: b}}, engine: {dataParallel: {ranks: 2, addressing: PortPerRank}}`),
+		inFleet(t, "c", `, selector: {matchLabels: {app: c}}`),
+	}
+	if got := ports(f); !slices.Equal(got, []int64{8000, 8001, 30000}) {
+		t.Errorf("the ports are %v", got)
+	}
+	selector, _, _ := unstructured.NestedStringMap(FleetPool(f).Object, "spec", "selector", "matchLabels")
+	if !cmp.Equal(selector, FleetEngines("big")) {
+		t.Errorf("the selector is %v", selector)
+	}
+	for _, pods := range []map[string]string{FleetPods("big"), FleetEngines("bigger"), f.PickerFleet.Labels} {
+		if labels.SelectorFromSet(selector).Matches(labels.Set(pods)) {
+			t.Errorf("%v selects %v", selector, pods)
+		}
+	}
+	if service, _, _ := unstructured.NestedString(FleetPool(f).Object, "spec", "endpointPickerRef", "name"); service != "big-fleet" {
+		t.Errorf("the picker is %s", service)
+	}
+	if f.DifferentEngines() != "" || protocol(f) != "" {
+		t.Errorf("engines of one protocol: %q, %q", f.DifferentEngines(), protocol(f))
+	}
+	h2c := inFleet(t, "d", `, selector: {matchLabels: {app: d}}, engine: {protocol: H2C}`)
+	if f.Pools = append(f.Pools, h2c); !strings.Contains(f.DifferentEngines(), "pools a and d") || protocol(f) != "" {
+		t.Errorf("engines of two protocols: %q, %q", f.DifferentEngines(), protocol(f))
+	}
+	if f.Pools = []*v1alpha1.InferencePool{h2c}; f.DifferentEngines() != "" || protocol(f) != protocolH2C {
+		t.Errorf("engines that speak HTTP/2: %q, %q", f.DifferentEngines(), protocol(f))
 	}
 }

@@ -31,17 +31,6 @@ func GatewayPool(pool *v1alpha1.InferencePool, move Move) *unstructured.Unstruct
 
 // giePool is what gateways see of the pool. Its status is the gateways'.
 func (b *builder) giePool() *unstructured.Unstructured {
-	labels := map[string]any{}
-	for k, v := range b.engines() {
-		labels[k] = v
-	}
-	e := b.pool.Spec.Engine
-	ports := []any{map[string]any{"number": int64(e.Ports.HTTP)}}
-	if e.DataParallel.Addressing == v1alpha1.AddressByPort {
-		for r := int32(1); r < e.DataParallel.Ranks; r++ {
-			ports = append(ports, map[string]any{"number": int64(e.Ports.HTTP + r)})
-		}
-	}
 	service, port := PickerName(b.pool.Name), int64(ExtProcPort)
 	switch {
 	case b.Move.Clients != "":
@@ -49,18 +38,20 @@ func (b *builder) giePool() *unstructured.Unstructured {
 	case b.pool.Spec.Picker.Mode == v1alpha1.PickerExternal:
 		service, port = b.pool.Spec.Picker.External.ServiceName, int64(b.pool.Spec.Picker.External.Port)
 	}
-	spec := map[string]any{
-		"selector":    map[string]any{"matchLabels": labels},
-		"targetPorts": ports,
-		"endpointPickerRef": map[string]any{
-			"group": "", "kind": "Service", "name": service, "port": map[string]any{"number": port},
-			"failureMode": string(b.pool.Spec.Gateway.FailureMode),
-		},
+	e := &b.pool.Spec.Engine
+	d := door{meta: b.meta(b.pool.Name), gateway: &b.pool.Spec.Gateway, ports: portsOf(e), h2c: e.Protocol == v1alpha1.ProtocolH2C}
+	return d.pool(b.engines(), service, port)
+}
+
+// portsOf are those at which the engines of a pod answer.
+func portsOf(e *v1alpha1.Engine) []int32 {
+	ports := []int32{e.Ports.HTTP}
+	if e.DataParallel.Addressing == v1alpha1.AddressByPort {
+		for r := int32(1); r < e.DataParallel.Ranks; r++ {
+			ports = append(ports, e.Ports.HTTP+r)
+		}
 	}
-	if e.Protocol == v1alpha1.ProtocolH2C {
-		spec["appProtocol"] = protocolH2C
-	}
-	return loose(GIEKind, b.meta(b.pool.Name), spec)
+	return ports
 }
 
 // RouteMatches are the paths that the route sends to a pool: those that the picker's proxy admits, so that the same
@@ -75,26 +66,6 @@ func RouteMatches() []gwapiv1.HTTPRouteMatch {
 		matches = append(matches, match(gwapiv1.PathMatchExact, path))
 	}
 	return matches
-}
-
-// route sends the paths that clients use to the pool. Users who need other paths write their own route.
-func (b *builder) route() *gwapiv1.HTTPRoute {
-	g := b.pool.Spec.Gateway
-	return &gwapiv1.HTTPRoute{
-		TypeMeta:   typeMeta(RouteKind),
-		ObjectMeta: b.meta(b.pool.Name),
-		Spec: gwapiv1.HTTPRouteSpec{
-			CommonRouteSpec: gwapiv1.CommonRouteSpec{ParentRefs: g.ParentRefs},
-			Hostnames:       g.Hostnames,
-			Rules: []gwapiv1.HTTPRouteRule{{
-				Timeouts: timeouts(&g),
-				Matches:  RouteMatches(),
-				BackendRefs: []gwapiv1.HTTPBackendRef{{BackendRef: gwapiv1.BackendRef{BackendObjectReference: gwapiv1.BackendObjectReference{
-					Group: ptr.To(gwapiv1.Group(GIEKind.Group)), Kind: ptr.To(gwapiv1.Kind(GIEKind.Kind)), Name: gwapiv1.ObjectName(b.pool.Name),
-				}}}},
-			}},
-		},
-	}
 }
 
 // timeouts of the route. "0s" is no limit; without timeouts the gateway's default applies, in Envoy 15 s for an entire

@@ -113,7 +113,8 @@ func Objects(c Config, in Input) ([]*unstructured.Unstructured, error) {
 			all = append(all, b.giePool())
 		}
 		if c.GIE && c.Routes && len(gateway.ParentRefs) > 0 {
-			all = append(all, b.route())
+			d := door{meta: b.meta(b.pool.Name), gateway: &gateway}
+			all = append(all, d.route())
 		}
 	}
 	for _, o := range b.traffic() {

@@ -75,14 +75,25 @@ func (b *builder) traffic() []*unstructured.Unstructured {
 	if g.Mode != v1alpha1.GatewayAuto {
 		return all
 	}
-	if b.Traffic.BackendTrafficPolicy && b.Routes && len(g.ParentRefs) > 0 {
-		all = append(all, b.backendTrafficPolicy())
+	e := &b.pool.Spec.Engine
+	d := door{meta: b.meta(b.pool.Name), gateway: g, ports: portsOf(e), secure: e.TLS.Verification != ""}
+	return append(all, d.traffic(&b.Config)...)
+}
+
+// traffic are the objects by which single gateways are configured for the engines.
+func (d *door) traffic(c *Config) []*unstructured.Unstructured {
+	if d.gateway.TrafficPolicies == v1alpha1.TrafficPoliciesNone {
+		return nil
 	}
-	if b.Traffic.HealthCheckPolicy {
-		all = append(all, b.healthCheckPolicy())
+	var all []*unstructured.Unstructured
+	if c.Traffic.BackendTrafficPolicy && c.Routes && len(d.gateway.ParentRefs) > 0 {
+		all = append(all, d.backendTrafficPolicy())
 	}
-	if b.Traffic.GCPBackendPolicy {
-		all = append(all, b.gcpBackendPolicy())
+	if c.Traffic.HealthCheckPolicy {
+		all = append(all, d.healthCheckPolicy())
+	}
+	if c.Traffic.GCPBackendPolicy {
+		all = append(all, d.gcpBackendPolicy())
 	}
 	return all
 }
@@ -119,10 +130,10 @@ func (p *pickers) destinationRule() *unstructured.Unstructured {
 
 // backendTrafficPolicy configures how Envoy Gateway connects to the engines: it does not reuse connections that they might
 // be closing, retries what did not reach one, and does not limit parallel requests. It is merged with the Gateway's own.
-func (b *builder) backendTrafficPolicy() *unstructured.Unstructured {
-	return loose(BackendTrafficPolicyKind, b.meta(b.pool.Name), map[string]any{
+func (d *door) backendTrafficPolicy() *unstructured.Unstructured {
+	return loose(BackendTrafficPolicyKind, d.meta, map[string]any{
 		"mergeType":  "StrategicMerge",
-		"targetRefs": []any{map[string]any{"group": RouteKind.Group, "kind": RouteKind.Kind, "name": b.pool.Name}},
+		"targetRefs": []any{map[string]any{"group": RouteKind.Group, "kind": RouteKind.Kind, "name": d.meta.Name}},
 		"circuitBreaker": map[string]any{
 			"maxConnections": manyRequests, "maxPendingRequests": manyRequests, "maxParallelRequests": manyRequests,
 		},
@@ -135,28 +146,27 @@ func (b *builder) backendTrafficPolicy() *unstructured.Unstructured {
 }
 
 // healthCheckPolicy configures the health check of the engines on GKE.
-func (b *builder) healthCheckPolicy() *unstructured.Unstructured {
-	e := &b.pool.Spec.Engine
+func (d *door) healthCheckPolicy() *unstructured.Unstructured {
 	config := map[string]any{"type": "HTTP"}
 	check := "httpHealthCheck"
-	if e.TLS.Verification != "" {
+	if d.secure {
 		config["type"], check = "HTTPS", "httpsHealthCheck"
 	}
-	config[check] = map[string]any{"requestPath": "/health", "port": int64(e.Ports.HTTP)}
-	return loose(HealthCheckPolicyKind, b.meta(b.pool.Name), map[string]any{
-		"targetRef": giePoolRef(b.pool.Name), "default": map[string]any{"config": config},
+	config[check] = map[string]any{"requestPath": "/health", "port": int64(d.ports[0])}
+	return loose(HealthCheckPolicyKind, d.meta, map[string]any{
+		"targetRef": giePoolRef(d.meta.Name), "default": map[string]any{"config": config},
 	})
 }
 
 // gcpBackendPolicy configures how long an answer can take on GKE: GKE refuses the setting in routes, and its default is 30
 // s.
-func (b *builder) gcpBackendPolicy() *unstructured.Unstructured {
+func (d *door) gcpBackendPolicy() *unstructured.Unstructured {
 	seconds := longestAnswer
-	if g := &b.pool.Spec.Gateway; g.RequestTimeout == v1alpha1.RequestTimeoutLimited {
+	if g := d.gateway; g.RequestTimeout == v1alpha1.RequestTimeoutLimited {
 		seconds = int64(g.RequestTimeoutSeconds)
 	}
-	return loose(GCPBackendPolicyKind, b.meta(b.pool.Name), map[string]any{
-		"targetRef": giePoolRef(b.pool.Name), "default": map[string]any{"timeoutSec": seconds},
+	return loose(GCPBackendPolicyKind, d.meta, map[string]any{
+		"targetRef": giePoolRef(d.meta.Name), "default": map[string]any{"timeoutSec": seconds},
 	})
 }
 

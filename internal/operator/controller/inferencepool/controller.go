@@ -98,7 +98,7 @@ type Reconciler struct {
 	// Namespaces that the operator watches; none for all.
 	Namespaces []string
 
-	optional *optionalWatches // nil without a manager
+	optional *OptionalWatches // nil without a manager
 
 	mu    sync.Mutex // guards pools, selectors and fleetsOf; what a pool points to belongs to its one reconciliation
 	pools map[types.NamespacedName]*memory

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
@@ -206,11 +208,20 @@ func (r *gatewayReader) read(ctx context.Context) (*gatewayFacts, error) {
 	if r.Children == nil {
 		return nil, nil
 	}
-	config, gateway := r.Children(), &r.pool.Spec.Gateway
-	f := &gatewayFacts{mode: gateway.Mode, taken: r.problems.gateway, refused: r.problems.traffic, unapplied: r.problems.route}
+	f := &gatewayFacts{taken: r.problems.gateway, refused: r.problems.traffic, unapplied: r.problems.route}
+	if err := f.read(ctx, r.Client, r.Children(), r.key, &r.pool.Spec.Gateway, resources.GatewayPool(r.pool, r.move)); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// read reads what gateways see under a name, and say about it.
+func (f *gatewayFacts) read(ctx context.Context, api client.Reader, config resources.Config, key types.NamespacedName, gateway *v1alpha1.Gateway,
+	want *unstructured.Unstructured) error {
+	f.mode = gateway.Mode
 	switch {
 	case f.mode == v1alpha1.GatewayDisabled:
-		return f, nil
+		return nil
 	case !config.GIE:
 		f.missing = resources.GIEKind.GroupKind().String()
 	case !config.Routes && len(gateway.ParentRefs) > 0:
@@ -218,12 +229,12 @@ func (r *gatewayReader) read(ctx context.Context) (*gatewayFacts, error) {
 	}
 	if config.GIE {
 		f.want, f.pool = &gatewayPool{}, &gatewayPool{}
-		if err := decode(resources.GatewayPool(r.pool, r.move), f.want); err != nil {
-			return nil, err
+		if err := decode(want, f.want); err != nil {
+			return err
 		}
-		there, err := r.loose(ctx, resources.GIEKind, f.pool)
+		there, err := loose(ctx, api, key, resources.GIEKind, f.pool)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if !there {
 			f.pool = nil
@@ -231,9 +242,9 @@ func (r *gatewayReader) read(ctx context.Context) (*gatewayFacts, error) {
 	}
 	if config.Routes && len(gateway.ParentRefs) > 0 {
 		f.route = &gatewayRoute{}
-		there, err := r.loose(ctx, resources.RouteKind, f.route)
+		there, err := loose(ctx, api, key, resources.RouteKind, f.route)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if !there {
 			f.route = nil
@@ -241,23 +252,41 @@ func (r *gatewayReader) read(ctx context.Context) (*gatewayFacts, error) {
 	}
 	if config.GIE && config.Routes {
 		var err error
-		if f.shared, err = r.sharedRules(ctx); err != nil {
-			return nil, err
+		if f.shared, err = sharedRules(ctx, api, key); err != nil {
+			return err
 		}
 	}
-	return f, nil
+	return nil
+}
+
+// GatewayProblems are those of what gateways see of a fleet: objects whose names other owners have, objects that the API server refuses,
+// and remarks about what gateways lack.
+type GatewayProblems struct{ Taken, Refused, Remarks []string }
+
+// JudgeGateway judges whether gateways send requests to what they see of a fleet under a name, as a pool's GatewayAccepted does.
+func JudgeGateway(ctx context.Context, api client.Reader, config resources.Config, key types.NamespacedName, gateway *v1alpha1.Gateway,
+	want *unstructured.Unstructured, problems GatewayProblems) (metav1.Condition, error) {
+	f := &gatewayFacts{taken: problems.Taken, unapplied: problems.Refused, refused: problems.Remarks}
+	if err := f.read(ctx, api, config, key, gateway, want); err != nil {
+		return metav1.Condition{}, err
+	}
+	return gatewayAccepted(f), nil
 }
 
 // loose reads an object of the pool's name, of a kind without Go types here, and reports whether it exists.
 func (r *scope) loose(ctx context.Context, kind schema.GroupVersionKind, into any) (bool, error) {
+	return loose(ctx, r.Client, r.key, kind, into)
+}
+
+func loose(ctx context.Context, api client.Reader, key types.NamespacedName, kind schema.GroupVersionKind, into any) (bool, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(kind)
-	err := r.Client.Get(ctx, r.key, live)
+	err := api.Get(ctx, key, live)
 	switch {
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("reading %s %s: %w", kind.Kind, r.key, err)
+		return false, fmt.Errorf("reading %s %s: %w", kind.Kind, key, err)
 	}
 	return true, decode(live, into)
 }

@@ -40,7 +40,7 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 		return network, nil
 	}
 	config := r.Children()
-	if err := r.optional.keep(config); err != nil {
+	if err := r.optional.Keep(r.optionalKinds(config)); err != nil {
 		return network, err
 	}
 	if network, err = r.findGateways(ctx, &config); err != nil {

@@ -36,10 +36,10 @@ type networkFacts struct {
 }
 
 // findGateways finds the gateways that send requests to the engines themselves, and whether they have pods: those of
-// gateway.parentRefs, and those that have accepted the gateways' pool, through routes of others.
+// gateway.parentRefs, of the pool and its fleets, and those that have accepted the gateways' pool, through routes of others.
 func (r *children) findGateways(ctx context.Context, config *resources.Config) (networkFacts, error) {
 	f := networkFacts{}
-	if r.pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkClosed || r.pool.Spec.Gateway.Mode == v1alpha1.GatewayDisabled {
+	if r.pool.Spec.EngineNetwork() != v1alpha1.EngineNetworkClosed {
 		return f, nil
 	}
 	add := func(group *gwapiv1.Group, kind *gwapiv1.Kind, namespace, name string) {
@@ -54,13 +54,20 @@ func (r *children) findGateways(ctx context.Context, config *resources.Config) (
 			f.gateways = append(f.gateways, gateway)
 		}
 	}
-	for i := range r.pool.Spec.Gateway.ParentRefs {
-		ref := &r.pool.Spec.Gateway.ParentRefs[i]
-		add(ref.Group, ref.Kind, string(ptr.Deref(ref.Namespace, "")), string(ref.Name))
+	doors, err := r.doors(ctx)
+	if err != nil {
+		return f, err
 	}
-	if config.GIE {
+	for name, gateway := range doors {
+		for i := range gateway.ParentRefs {
+			ref := &gateway.ParentRefs[i]
+			add(ref.Group, ref.Kind, string(ptr.Deref(ref.Namespace, "")), string(ref.Name))
+		}
+		if !config.GIE {
+			continue
+		}
 		pool := &gatewayPool{}
-		if _, err := r.loose(ctx, resources.GIEKind, pool); err != nil {
+		if _, err := loose(ctx, r.Client, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, resources.GIEKind, pool); err != nil {
 			return f, err
 		}
 		for i := range pool.Status.Parents {
@@ -87,6 +94,26 @@ func (r *children) findGateways(ctx context.Context, config *resources.Config) (
 	slices.Sort(f.missing)
 	f.missing = slices.Compact(f.missing)
 	return f, nil
+}
+
+// doors are what gateways see of the pool and of its fleets, by the name of the gateways' pool.
+func (r *children) doors(ctx context.Context) (map[string]*v1alpha1.Gateway, error) {
+	all := map[string]*v1alpha1.Gateway{}
+	if g := &r.pool.Spec.Gateway; g.Mode != v1alpha1.GatewayDisabled {
+		all[r.key.Name] = g
+	}
+	for _, name := range r.move.Fleets {
+		fleet := &v1alpha1.PickerFleet{}
+		err := r.Client.Get(ctx, types.NamespacedName{Namespace: r.key.Namespace, Name: name}, fleet)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading fleet %s: %w", name, err)
+		}
+		// Without the fleet, its objects stay, and so do the gateways that have accepted them.
+		if g := resources.FleetGateway(fleet); g.Mode != v1alpha1.GatewayDisabled {
+			all[resources.NamesOfFleet(name).Pickers] = g
+		}
+	}
+	return all, nil
 }
 
 // dataPlane reports whether a gateway has pods, and names a namespace where the operator cannot look for them.
@@ -190,6 +217,7 @@ func ofGateway(o client.Object) bool {
 // rarely.
 func (r *Reconciler) behindGateways(ctx context.Context, _ client.Object) []reconcile.Request {
 	return r.requests(ctx, "", func(pool *v1alpha1.InferencePool) bool {
-		return pool.Spec.Gateway.Mode != v1alpha1.GatewayDisabled && pool.Spec.EngineNetwork() == v1alpha1.EngineNetworkClosed
+		return pool.Spec.EngineNetwork() == v1alpha1.EngineNetworkClosed &&
+			(pool.Spec.Gateway.Mode != v1alpha1.GatewayDisabled || pool.Spec.Picker.Mode == v1alpha1.PickerOfFleet)
 	})
 }

@@ -136,6 +136,32 @@ func TestAGatewayWithoutPodsIsNamedUntilTheyCome(t *testing.T) {
 	}
 }
 
+// TestGatewaysOfTheFleetAreAdmitted though the pool itself is shown to none, with the fleet and without it.
+func TestGatewaysOfTheFleetAreAdmitted(t *testing.T) {
+	w := newWorld(t, func(p *v1alpha1.InferencePool) {
+		p.Spec.Gateway.Mode, p.Spec.Picker.Mode = v1alpha1.GatewayDisabled, v1alpha1.PickerOfFleet
+	})
+	w.withChildren(noRefusal)
+	fleet := &v1alpha1.PickerFleet{ObjectMeta: metav1.ObjectMeta{Namespace: poolKey.Namespace, Name: v1alpha1.DefaultFleet}}
+	fleet.Spec.Gateway = v1alpha1.FleetGateway{Mode: v1alpha1.GatewayAuto, ParentRefs: []gwapiv1.ParentReference{{Name: "gate"}}}
+	w.must(w.api.Create(context.Background(), fleet))
+	door := resources.FleetPool(resources.Fleet{PickerFleet: fleet})
+	w.must(unstructured.SetNestedSlice(door.Object, []any{map[string]any{
+		"parentRef":  map[string]any{"namespace": "theirs", "name": "other"},
+		"conditions": []any{map[string]any{"type": "Accepted", "status": "True", "reason": "Accepted", "message": ""}},
+	}}, "status", "parents"))
+	w.must(w.api.Create(context.Background(), door))
+	w.serve()
+	if p := w.enginePolicy(); p == nil || !admits(p, poolKey.Namespace, "gate") || !admits(p, "theirs", "other") {
+		t.Errorf("the fleet's gateways are not admitted: %+v", p)
+	}
+	w.must(w.api.Delete(context.Background(), fleet))
+	w.lasting()
+	if p := w.enginePolicy(); p == nil || !admits(p, "theirs", "other") {
+		t.Errorf("what the deleted fleet has left is not admitted: %+v", p)
+	}
+}
+
 // TestParentsThatNoPolicyCanAdmitHoldNothingUp: one of a name that is no label value would have the API server refuse the
 // policy, and the engines stay open.
 func TestParentsThatNoPolicyCanAdmitHoldNothingUp(t *testing.T) {

@@ -18,9 +18,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
-// optionalWatches watches gateways' kinds from the first time that the cluster has them. It keeps watching a kind that was
+// OptionalWatches watches gateways' kinds from the first time that the cluster has them. It keeps watching a kind that was
 // removed, so that it notices when the kind is installed again.
-type optionalWatches struct {
+type OptionalWatches struct {
 	controller controller.Controller
 	cache      cache.Cache
 
@@ -28,38 +28,53 @@ type optionalWatches struct {
 	started map[schema.GroupVersionKind]bool
 }
 
-// keep begins the watches that are possible now.
-func (w *optionalWatches) keep(c resources.Config) error {
+// NewOptionalWatches returns the watches of a controller; none has begun.
+func NewOptionalWatches(c controller.Controller, in cache.Cache) *OptionalWatches {
+	return &OptionalWatches{controller: c, cache: in, started: map[schema.GroupVersionKind]bool{}}
+}
+
+// OptionalKind is a kind that can be watched if the cluster has it, and which objects to reconcile when one of it changes.
+type OptionalKind struct {
+	GVK   schema.GroupVersionKind
+	There bool
+	Of    handler.MapFunc
+}
+
+// Keep begins the watches that are possible now.
+func (w *OptionalWatches) Keep(kinds []OptionalKind) error {
 	if w == nil {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	sameName := handler.TypedEventHandler[client.Object, reconcile.Request](&handler.EnqueueRequestForObject{})
-	type optional struct {
-		gvk     schema.GroupVersionKind
-		there   bool
-		handler handler.TypedEventHandler[client.Object, reconcile.Request]
-	}
-	kinds := []optional{
-		{resources.GIEKind, c.GIE, sameName}, {resources.RouteKind, c.Routes, handler.EnqueueRequestsFromMapFunc(ofRoute)},
-		{resources.ProvisioningKind, c.Provisioning, handler.EnqueueRequestsFromMapFunc(ofInstance)},
-	}
-	for _, gvk := range c.Traffic.Kinds() {
-		kinds = append(kinds, optional{gvk, true, handler.EnqueueRequestsFromMapFunc(ofInstance)})
-	}
 	for _, kind := range kinds {
-		if !kind.there || w.started[kind.gvk] {
+		if !kind.There || w.started[kind.GVK] {
 			continue
 		}
 		o := &unstructured.Unstructured{}
-		o.SetGroupVersionKind(kind.gvk)
-		if err := w.controller.Watch(source.Kind[client.Object](w.cache, o, kind.handler)); err != nil {
-			return fmt.Errorf("watching %s: %w", kind.gvk.GroupKind(), err)
+		o.SetGroupVersionKind(kind.GVK)
+		if err := w.controller.Watch(source.Kind[client.Object](w.cache, o, handler.EnqueueRequestsFromMapFunc(kind.Of))); err != nil {
+			return fmt.Errorf("watching %s: %w", kind.GVK.GroupKind(), err)
 		}
-		w.started[kind.gvk] = true
+		w.started[kind.GVK] = true
 	}
 	return nil
+}
+
+// optionalKinds are those that a pool is reconciled for.
+func (r *Reconciler) optionalKinds(c resources.Config) []OptionalKind {
+	kinds := []OptionalKind{
+		{resources.GIEKind, c.GIE, r.ofGatewayPool}, {resources.RouteKind, c.Routes, ofRoute}, {resources.ProvisioningKind, c.Provisioning, ofInstance},
+	}
+	for _, gvk := range c.Traffic.Kinds() {
+		kinds = append(kinds, OptionalKind{gvk, true, ofInstance})
+	}
+	return kinds
+}
+
+// ofGatewayPool are the pool of the name, and those of the fleet whose pool it is.
+func (r *Reconciler) ofGatewayPool(ctx context.Context, o client.Object) []reconcile.Request {
+	return append(r.ofFleet(ctx, o), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
 }
 
 // ofInstance is the pool that an object's label names.

@@ -83,10 +83,10 @@ func (s *sharedRule) String() string {
 }
 
 // sharedRules finds the rules of routes in all namespaces that have this pool and others.
-func (r *gatewayReader) sharedRules(ctx context.Context) ([]sharedRule, error) {
+func sharedRules(ctx context.Context, api client.Reader, pool types.NamespacedName) ([]sharedRule, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(resources.RouteKind.GroupVersion().WithKind(resources.RouteKind.Kind + "List"))
-	err := r.Client.List(ctx, list)
+	err := api.List(ctx, list)
 	if meta.IsNoMatchError(err) {
 		return nil, nil
 	}
@@ -98,14 +98,14 @@ func (r *gatewayReader) sharedRules(ctx context.Context) ([]sharedRule, error) {
 	})
 	var shared []sharedRule
 	for i := range list.Items {
-		if !names(&list.Items[i], r.key.Name) {
+		if !names(&list.Items[i], pool.Name) {
 			continue
 		}
 		route := &gatewayRoute{}
 		if decode(&list.Items[i], route) != nil {
 			continue // a route of another shape is no reason to stop looking after the pool
 		}
-		shared = append(shared, route.sharing(r.key)...)
+		shared = append(shared, route.sharing(pool)...)
 	}
 	return shared, nil
 }

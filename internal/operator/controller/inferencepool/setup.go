@@ -10,7 +10,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -61,7 +60,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 	if err != nil {
 		return err
 	}
-	r.optional = &optionalWatches{controller: c, cache: mgr.GetCache(), started: map[schema.GroupVersionKind]bool{}}
+	r.optional = NewOptionalWatches(c, mgr.GetCache())
 	return nil
 }
 

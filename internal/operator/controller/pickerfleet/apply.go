@@ -44,7 +44,11 @@ func (r *scope) apply(ctx context.Context, want *unstructured.Unstructured) erro
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("reading %s %s: %w", key.kind, key.name, err)
 	case err == nil && !r.owns(live) && !r.mayTake(live):
-		if !resources.IsTraffic(want.GroupVersionKind()) { // else the gateway is configured by hand
+		switch gvk := want.GroupVersionKind(); {
+		case resources.IsTraffic(gvk): // the gateway is configured by hand
+		case isDoor(gvk):
+			r.door.Taken = append(r.door.Taken, key.kind+" "+key.name)
+		default:
 			r.taken = append(r.taken, key.kind+" "+key.name)
 		}
 		return nil

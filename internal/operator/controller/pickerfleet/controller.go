@@ -67,6 +67,8 @@ type Reconciler struct {
 	// Others finds the fleets of other installations; nil for none.
 	Others *inferencepool.Others
 
+	optional *inferencepool.OptionalWatches // nil without a manager
+
 	mu     sync.Mutex // guards fleets; what a fleet points to belongs to its one reconciliation
 	fleets map[types.NamespacedName]*memory
 }
@@ -129,7 +131,10 @@ type scope struct {
 	// taken are names that objects of other owners have, refused what the API server refuses, and missing a Secret that is not there.
 	taken, refused []string
 	missing        string
-	certificates   error // why the certificates cannot be made from those in the Secrets
+	// door are the problems of what gateways see, and neighbours all pools of the namespace.
+	door         inferencepool.GatewayProblems
+	neighbours   []*v1alpha1.InferencePool
+	certificates error // why the certificates cannot be made from those in the Secrets
 }
 
 // Reconcile brings one fleet nearer to its spec.
@@ -146,7 +151,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil // what it leaves is looked at when it is gone
 	}
 	s := &scope{Reconciler: r, key: request.NamespacedName, config: r.Config(), memory: r.memory(request.NamespacedName), now: r.Clock.Now()}
-	if s.fleet, err = r.gather(ctx, fleet); err != nil {
+	if s.neighbours, err = r.allPools(ctx, fleet.Namespace); err != nil {
+		return reconcile.Result{}, err
+	}
+	if s.fleet, err = r.gather(ctx, fleet, s.neighbours); err != nil {
 		return reconcile.Result{}, err
 	}
 	return s.run(ctx)
@@ -178,13 +186,11 @@ func serves(fleet string, pool *v1alpha1.InferencePool) bool {
 }
 
 // gather finds the pools of a fleet, and the Secrets of their policies.
-func (r *Reconciler) gather(ctx context.Context, fleet *v1alpha1.PickerFleet) (resources.Fleet, error) {
-	f := resources.Fleet{PickerFleet: fleet}
-	pools, err := r.pools(ctx, client.ObjectKeyFromObject(fleet))
-	if err != nil || len(pools) == 0 {
-		return f, err
+func (r *Reconciler) gather(ctx context.Context, fleet *v1alpha1.PickerFleet, neighbours []*v1alpha1.InferencePool) (resources.Fleet, error) {
+	f := resources.Fleet{PickerFleet: fleet, Pools: poolsOf(fleet.Name, neighbours)}
+	if len(f.Pools) == 0 {
+		return f, nil
 	}
-	f.Pools = pools
 	var list v1alpha1.RoutingPolicyList
 	if err := r.Client.List(ctx, &list, client.InNamespace(fleet.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return f, fmt.Errorf("listing policies of %s: %w", fleet.Namespace, err)
@@ -194,7 +200,7 @@ func (r *Reconciler) gather(ctx context.Context, fleet *v1alpha1.PickerFleet) (r
 		policies[i] = &list.Items[i]
 	}
 	winners := config.PolicyWinners(policies, nil)
-	for _, pool := range pools {
+	for _, pool := range f.Pools {
 		if policy := winners[client.ObjectKeyFromObject(pool)]; policy != nil {
 			f.PolicySecrets = append(f.PolicySecrets, policy.Spec.SecretNames()...)
 		}
@@ -202,20 +208,28 @@ func (r *Reconciler) gather(ctx context.Context, fleet *v1alpha1.PickerFleet) (r
 	return f, nil
 }
 
-// pools are those that the pickers of a fleet serve, or are to, sorted by name.
-func (r *Reconciler) pools(ctx context.Context, fleet types.NamespacedName) ([]*v1alpha1.InferencePool, error) {
-	var list v1alpha1.InferencePoolList
-	// The pools are shared with the cache and only read.
-	if err := r.Client.List(ctx, &list, client.InNamespace(fleet.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing pools of %s: %w", fleet.Namespace, err)
-	}
+// poolsOf are those that the pickers of a fleet serve, or are to, sorted by name.
+func poolsOf(fleet string, all []*v1alpha1.InferencePool) []*v1alpha1.InferencePool {
 	var pools []*v1alpha1.InferencePool
-	for i := range list.Items {
-		if pool := &list.Items[i]; pool.DeletionTimestamp.IsZero() && serves(fleet.Name, pool) {
+	for _, pool := range all {
+		if pool.DeletionTimestamp.IsZero() && serves(fleet, pool) {
 			pools = append(pools, pool)
 		}
 	}
 	slices.SortFunc(pools, func(a, b *v1alpha1.InferencePool) int { return cmp.Compare(a.Name, b.Name) })
+	return pools
+}
+
+// allPools are the pools of a namespace. They are shared with the cache and must not be changed.
+func (r *Reconciler) allPools(ctx context.Context, namespace string) ([]*v1alpha1.InferencePool, error) {
+	var list v1alpha1.InferencePoolList
+	if err := r.Client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing pools of %s: %w", namespace, err)
+	}
+	pools := make([]*v1alpha1.InferencePool, len(list.Items))
+	for i := range list.Items {
+		pools[i] = &list.Items[i]
+	}
 	return pools, nil
 }
 
@@ -282,6 +296,12 @@ func (r *scope) keep(ctx context.Context) error {
 		return err
 	}
 	r.fleet.Trusted = r.memory.trusted
+	if err := r.optional.Keep(r.optionalKinds(r.config)); err != nil {
+		return err
+	}
+	if err := r.passDoor(r.labelEngines(ctx)); err != nil {
+		return err
+	}
 	all, err := resources.FleetObjects(r.config, r.fleet)
 	if err != nil {
 		return fmt.Errorf("objects of fleet %s: %w", r.key, err)
@@ -307,7 +327,11 @@ func (r *scope) keep(ctx context.Context) error {
 		if o.GetKind() == "Deployment" && r.after != "" {
 			continue // it stays as it is until it is its turn
 		}
-		if err := r.pass(r.apply(ctx, o)); err != nil {
+		pass := r.pass
+		if isDoor(o.GroupVersionKind()) || resources.IsTraffic(o.GroupVersionKind()) {
+			pass = r.passDoor
+		}
+		if err := pass(r.apply(ctx, o)); err != nil {
 			return err
 		}
 	}
@@ -422,8 +446,12 @@ func (r *Reconciler) deleteObjects(ctx context.Context, key types.NamespacedName
 
 // leave deletes what is left of a fleet that does not exist, unless pools are served by it.
 func (r *Reconciler) leave(ctx context.Context, key types.NamespacedName) error {
-	pools, err := r.pools(ctx, key)
-	if err != nil || len(pools) > 0 {
+	all, err := r.allPools(ctx, key.Namespace)
+	if err != nil || len(poolsOf(key.Name, all)) > 0 {
+		return err
+	}
+	err = r.label(ctx, key, func(*corev1.Pod) bool { return false }, true)
+	if err != nil && !objects.Refused(err) {
 		return err
 	}
 	return r.deleteObjects(ctx, key, r.Config(), func(client.Object, string) bool { return true })

@@ -2,6 +2,8 @@ package pickerfleet
 
 import (
 	"context"
+	"maps"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
@@ -42,11 +45,17 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, changed <-chan event.
 	} {
 		b = b.Watches(kind, later(ofLabel), own)
 	}
+	b = b.Watches(&corev1.Pod{}, later(r.ofPod), builder.WithPredicates(podChanges))
 	b = b.Watches(&policyv1.PodDisruptionBudget{}, later(ofLabel), own, builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	if changed != nil {
 		b = b.WatchesRawSource(source.Channel(changed, later(r.ofNews)))
 	}
-	return b.Complete(r)
+	c, err := b.Build(r)
+	if err != nil {
+		return err
+	}
+	r.optional = inferencepool.NewOptionalWatches(c, mgr.GetCache())
+	return nil
 }
 
 // poolChanges are the changes of pools that concern a fleet: of the spec, and of the fleet that serves the pool.
@@ -57,6 +66,18 @@ var poolChanges = predicate.Funcs{
 		return ok && also && (before.Generation != after.Generation || before.Status.Picker.FleetName != after.Status.Picker.FleetName ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero())
 	},
+}
+
+// podChanges are the changes of pods by which they become engines of another pool: they come, or their labels change.
+var podChanges = predicate.Funcs{
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+	UpdateFunc:  func(e event.UpdateEvent) bool { return !maps.Equal(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) },
+}
+
+// fleetOf is the fleet whose engines have a label.
+func fleetOf(label string) (name string, ok bool) {
+	return strings.CutPrefix(label, v1alpha1.LabelFleetPrefix)
 }
 
 // ofPool are the fleets that a pool names, in its spec and its status.

@@ -25,14 +25,18 @@ func (r *scope) writeStatus(ctx context.Context) error {
 	s := &next.Status
 	s.ObservedGeneration = ptr.To(was.Generation)
 	s.ReadyReplicas, s.Pools, s.Address = ptr.To(r.ready()), ptr.To(int32(min(len(r.fleet.Pools), math.MaxInt32))), r.address()
-	for _, c := range []metav1.Condition{r.available(), r.programmed()} {
+	gateway, err := r.gatewayAccepted(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range []metav1.Condition{r.available(), r.programmed(), gateway} {
 		c.ObservedGeneration, c.LastTransitionTime = was.Generation, metav1.NewTime(r.now.Truncate(1e9))
 		meta.SetStatusCondition(&s.Conditions, c)
 	}
 	if equality.Semantic.DeepEqual(was.Status, next.Status) {
 		return nil
 	}
-	err := r.Client.Status().Patch(ctx, next, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
+	err = r.Client.Status().Patch(ctx, next, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsConflict(err):
 		r.wakeAt(r.now.Add(gathered))
