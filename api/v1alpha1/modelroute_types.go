@@ -54,11 +54,16 @@ type ModelRouteSpec struct {
 	// timeouts bound a request. Absent, only the pools' own limits do.
 	// +optional
 	Timeouts ModelRouteTimeouts `json:"timeouts,omitzero"`
+	// limits of all requests by the route, whatever the tenant. They apply to all replicas of the picker together. Absent, only those of
+	// tenants and pools apply.
+	// +optional
+	Limits ModelRouteLimits `json:"limits,omitzero"`
 }
 
 // ModelRouteRule says where the requests go that it matches.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.fallback) && size(self.fallback) > 0) || (!has(self.fallbackOn) && !has(self.fallbackWithinMilliseconds))",message="the pools that fallbackOn and fallbackWithinMilliseconds are about",fieldPath=".fallback",reason="FieldValueRequired"
+// +kubebuilder:validation:XValidation:rule="!has(self.mirrors) || self.mirrors.all(m, self.backends.exists(b, b.pool != m.pool || (has(b.modelName) ? b.modelName : '') != (has(m.modelName) ? m.modelName : '')))",message="a mirror must differ from the backends: this one would send each request to the same engines twice",fieldPath=".mirrors"
 type ModelRouteRule struct {
 	// matches are alternatives, at most 8. Without any, the rule matches every request.
 	// +kubebuilder:validation:MinItems=0
@@ -93,6 +98,14 @@ type ModelRouteRule struct {
 	// +kubebuilder:validation:Maximum=600000
 	// +optional
 	FallbackWithinMilliseconds int32 `json:"fallbackWithinMilliseconds,omitempty"`
+	// mirrors get copies of requests, and their answers are thrown away, at most 4. Clients notice nothing of them. The picker sends them
+	// itself: behind a gateway there are none.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.pool == b.pool && (has(a.modelName) ? a.modelName : '') == (has(b.modelName) ? b.modelName : '')))",message="no two mirrors may have the same pool and the same modelName"
+	// +listType=atomic
+	// +optional
+	Mirrors []ModelRouteMirror `json:"mirrors,omitempty"`
 	// sticky Session lets the requests of a session stay with one backend; None spreads all by chance.
 	// +kubebuilder:default=Session
 	// +optional
@@ -160,6 +173,22 @@ type ModelRouteFallback struct {
 	ModelName ModelName `json:"modelName,omitempty"`
 }
 
+// ModelRouteMirror is a pool of the route's namespace that gets copies of requests.
+type ModelRouteMirror struct {
+	// pool is the name of an InferencePool.
+	// +required
+	Pool PoolName `json:"pool,omitempty"`
+	// percent of the requests that are copied: of their sessions, where the rule is sticky. With 0, none are.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=100
+	// +optional
+	Percent *int32 `json:"percent,omitempty"`
+	// modelName that the engines get, one of the pool's names. Absent, that of the pool's model.
+	// +optional
+	ModelName ModelName `json:"modelName,omitempty"`
+}
+
 // PoolName is the name of an InferencePool of the same namespace.
 //
 // +kubebuilder:validation:MinLength=1
@@ -199,6 +228,22 @@ type ModelRouteTimeouts struct {
 	// +kubebuilder:validation:Maximum=86400
 	// +optional
 	RequestSeconds int32 `json:"requestSeconds,omitempty"`
+}
+
+// ModelRouteLimits bound the requests by a route. A request beyond them gets 429.
+//
+// +kubebuilder:validation:MinProperties=1
+type ModelRouteLimits struct {
+	// requestsPerMinute by the route. Absent, no limit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	// +optional
+	RequestsPerMinute int32 `json:"requestsPerMinute,omitempty"`
+	// maxConcurrent requests by the route, including those that wait. Absent, no limit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	// +optional
+	MaxConcurrent int32 `json:"maxConcurrent,omitempty"`
 }
 
 // ModelRouteStatus is what was made of a route.

@@ -126,6 +126,9 @@ func RoutePools(r *v1alpha1.ModelRoute) (all []RoutePool) {
 		for j, f := range r.Spec.Rules[i].Fallback {
 			add(path.Child("fallback").Index(j), f.Pool, f.ModelName)
 		}
+		for j, m := range r.Spec.Rules[i].Mirrors {
+			add(path.Child("mirrors").Index(j), m.Pool, m.ModelName)
+		}
 	}
 	return all
 }
@@ -205,6 +208,9 @@ func route(r *v1alpha1.ModelRoute) modelroute.Route {
 	out := modelroute.Route{
 		Namespace: r.Namespace, Name: r.Name, Models: names(r.Spec.Models),
 		Timeout: time.Duration(r.Spec.Timeouts.RequestSeconds) * time.Second,
+		Limits: modelroute.Limits{
+			RequestsPerMinute: int(r.Spec.Limits.RequestsPerMinute), MaxConcurrent: int(r.Spec.Limits.MaxConcurrent),
+		},
 	}
 	backend := func(pool v1alpha1.PoolName, model v1alpha1.ModelName, weight *int32) modelroute.Backend {
 		return modelroute.Backend{Pool: r.Namespace + "/" + string(pool), Model: string(model), Weight: int(ptr.Deref(weight, 1))}
@@ -233,6 +239,11 @@ func route(r *v1alpha1.ModelRoute) modelroute.Route {
 		}
 		for _, f := range from.Fallback {
 			rule.Fallbacks = append(rule.Fallbacks, backend(f.Pool, f.ModelName, nil))
+		}
+		for _, m := range from.Mirrors {
+			rule.Mirrors = append(rule.Mirrors, modelroute.Mirror{
+				Backend: backend(m.Pool, m.ModelName, nil), Percent: int(ptr.Deref(m.Percent, 100)),
+			})
 		}
 		out.Rules = append(out.Rules, rule)
 	}

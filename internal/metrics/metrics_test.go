@@ -92,6 +92,8 @@ func sources() Sources {
 			return []picker.RouteStats{{
 				Namespace: "a", Name: "route", Requests: map[string]int64{"a/chat": 5},
 				Fallbacks: map[string][modelroute.NumCauses]int64{"a/chat": {1, 0, 2}},
+				Limited:   true, Refused: [2]int64{3, 4},
+				Mirrors: map[string]picker.MirrorStats{"a/copy": {Sent: 9, Dropped: [picker.NumDrops]int64{picker.DropFull: 6}, Ended: [4]int64{5, 1, 2, 0}}},
 			}}
 		},
 		Events: func() []Stream {

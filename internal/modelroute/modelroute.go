@@ -23,7 +23,12 @@ type Route struct {
 	Rules []Rule
 	// Timeout of a request, from its arrival to the end of its answer; 0 for none.
 	Timeout time.Duration
+	// Limits of all requests by the route.
+	Limits Limits
 }
+
+// Limits bound requests; 0 for no limit.
+type Limits struct{ RequestsPerMinute, MaxConcurrent int }
 
 // Rule says where the requests go that it matches.
 type Rule struct {
@@ -38,6 +43,14 @@ type Rule struct {
 	On        Causes
 	// Within is how long after a request's arrival it can be sent to a fallback.
 	Within time.Duration
+	// Mirrors get copies of requests.
+	Mirrors []Mirror
+}
+
+// Mirror is a pool that gets copies of Percent of the requests, or of the sessions.
+type Mirror struct {
+	Backend
+	Percent int
 }
 
 // Match is a condition: all of its parts must hold.
@@ -106,6 +119,11 @@ func (r *Route) Prepared() *Route {
 			b := &rule.Backends[j]
 			b.seed = endpoint.Hash(r.Namespace + "/" + r.Name + "\x00" + b.Pool + "\x00" + b.Model)
 		}
+		rule.Mirrors = slices.Clone(rule.Mirrors)
+		for j := range rule.Mirrors {
+			m := &rule.Mirrors[j]
+			m.seed = endpoint.Hash("mirror\x00" + r.Namespace + "/" + r.Name + "\x00" + m.Pool + "\x00" + m.Model)
+		}
 	}
 	return &out
 }
@@ -120,13 +138,23 @@ func (r *Rule) Choose(draw uint64) int {
 			continue
 		}
 		// An exponential variate whose rate is the weight is the smallest with the probability of the weight's share.
-		u := (float64(endpoint.Mix(draw^b.seed)>>11) + 0.5) / (1 << 53)
+		u := unit(draw ^ b.seed)
 		if score := float64(b.Weight) / -math.Log(u); best < 0 || score > most {
 			best, most = i, score
 		}
 	}
 	return best
 }
+
+// unit makes an evenly distributed number between 0 and 1 of one whose bits need not be.
+func unit(x uint64) float64 { return (float64(endpoint.Mix(x)>>11) + 0.5) / (1 << 53) }
+
+// Takes reports whether a request with a draw is copied to the mirror. It is independent of the backend and of other mirrors. A draw that is
+// taken is also taken with every higher percentage.
+func (m *Mirror) Takes(draw uint64) bool { return unit(draw^m.seed) < float64(m.Percent)/100 }
+
+// Is reports whether two backends are the same pool under the same name.
+func (b *Backend) Is(other *Backend) bool { return b.Pool == other.Pool && b.Model == other.Model }
 
 // Target is the backend of a step: the chosen one at step 0, then the fallbacks.
 func (r *Rule) Target(chosen, step int) *Backend {

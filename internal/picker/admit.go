@@ -107,6 +107,13 @@ func (p *Picker) passOrQueue(q *admissionQueue, s *scratch, state *pickState) (*
 	now := p.now()
 	at := v.place(s.request.Model)
 	s.candidates, s.scored = v.eligible(now, &at, state.reach(v, now), s), false
+	if state.routing.mirrors() {
+		if err := v.spare(q, s, now); err != nil {
+			v.unpin()
+			return nil, nil, err
+		}
+		return v, nil, nil
+	}
 	spec := &v.spec.Policy.Admission
 	if !spec.Queue || state.observed || state.leg == DecodeLeg && state.blocksUntil.IsZero() ||
 		len(s.candidates) == 0 && !state.mayHold(v, now) {

@@ -48,9 +48,10 @@ type Decision struct {
 	// Targets are the chosen endpoint and its ordered fallbacks.
 	Targets []Target
 
-	routed *Route  // nil without a ModelRoute
-	hooked *hooked // nil without hooks
-	facts  *Facts  // nil where no use is recorded
+	routed  *Route   // nil without a ModelRoute
+	routing *Routing // of the request, which goes on when it goes to a fallback; nil without a ModelRoute
+	hooked  *hooked  // nil without hooks
+	facts   *Facts   // nil where no use is recorded
 
 	view     *view
 	now      timeNow
@@ -137,6 +138,9 @@ func (d *Decision) Reported() Reported {
 
 // Route is the API operation that the request was read as; false for one that was not read.
 func (d *Decision) Route() (openai.Route, bool) { return d.route, !d.unparsed }
+
+// isMirror reports whether the request is a copy for a mirror.
+func (d *Decision) isMirror() bool { return d.routing.mirrors() }
 
 // Spec is the pool as it was at the pick.
 func (d *Decision) Spec() *Spec { return d.view.spec }
@@ -288,7 +292,7 @@ func (d *Decision) FirstToken() {
 	d.learnTransfer(now)
 	d.handedOver()
 	d.blame()
-	if d.streamed && d.first.IsZero() && d.handoff.leg != PrefillLeg {
+	if d.streamed && d.first.IsZero() && d.handoff.leg != PrefillLeg && !d.isMirror() {
 		d.first = now
 		d.view.tally.firstToken(now.Sub(d.arrived))
 	}
@@ -394,6 +398,7 @@ func (d *Decision) settle(outcome Outcome) {
 	d.output = d.measure(d.now(), outcome)
 	d.chargeAtEnd(outcome)
 	d.caller.pass.Release()
+	d.leaveRoute()
 	d.view.peers.Changed()
 	d.view.stats.outcomes[outcome].Add(1)
 	if outcome == Completed && !d.usage {

@@ -84,6 +84,12 @@ const (
 	codeQueueTimeout   = "queue_timeout"
 )
 
+// Codes of refusals by the limits of a route.
+const (
+	codeRouteRate       = "route_requests_per_minute"
+	codeRouteConcurrent = "route_max_concurrent"
+)
+
 // CodeHook and CodeHookFailed are the codes of refusals by a step of the policy, and by its failure.
 const (
 	CodeHook       = "refused_by_policy"

@@ -57,7 +57,7 @@ func (d *Decision) failed(how failure) {
 
 // fail counts a failed attempt at a target. answered: it was an answer. d.mu is held.
 func (d *Decision) fail(t *Target, answered bool) {
-	if d.elsewhere {
+	if d.elsewhere || d.isMirror() {
 		return
 	}
 	p := &d.view.spec.Policy
@@ -75,7 +75,7 @@ func (d *Decision) WaitsForRoom() bool {
 // succeed notifies the circuit of the present target that it answers. d.mu is held.
 func (d *Decision) succeed() {
 	d.probe = false
-	if !d.elsewhere {
+	if !d.elsewhere && !d.isMirror() {
 		d.Targets[d.target].member.circuit.Succeed(d.sent)
 	}
 }

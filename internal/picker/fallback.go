@@ -13,9 +13,14 @@ import (
 
 // Pick chooses endpoints for a request. The caller must end the decision. It fails with an *Error. If the pool of a request's ModelRoute
 // cannot take the request, the route's fallbacks are tried.
-func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
+func (p *Picker) Pick(ctx context.Context, in *Request) (d *Decision, err error) {
 	again := in.Again != nil
-	d, err := p.pick(ctx, in)
+	defer func() {
+		if d == nil {
+			in.Routing.leave(p.options.Peers)
+		}
+	}()
+	d, err = p.pick(ctx, in)
 	for err != nil && in.Routing != nil && ctx.Err() == nil {
 		expired := errors.Is(err, context.DeadlineExceeded)
 		cause, known := p.causeOfRefusal(in, err)
@@ -30,6 +35,9 @@ func (p *Picker) Pick(ctx context.Context, in *Request) (*Decision, error) {
 	}
 	if d != nil && in.Routing != nil && !again {
 		in.Routing.counters.request(in.Routing.target().Pool)
+		if in.Remote {
+			p.dropsAtGateway(in, d)
+		}
 	}
 	return d, err
 }
@@ -88,12 +96,15 @@ func (p *Picker) fallBack(in *Request, cause modelroute.Cause, expired bool) boo
 
 // nextStep is the step of the next fallback that the request was not sent to; 0 if there is none.
 func (t *Routing) nextStep() int {
+	if t.mirror != nil {
+		return 0
+	}
 	for step := t.step + 1; step <= len(t.rule.Fallbacks); step++ {
 		next := t.rule.Target(t.chosen, step)
 		tried := false
 		for s := range step {
 			b := t.rule.Target(t.chosen, s)
-			tried = tried || b.Pool == next.Pool && b.Model == next.Model
+			tried = tried || b.Is(next)
 		}
 		if !tried {
 			return step
@@ -175,6 +186,11 @@ type RouteStats struct {
 	// Requests that were picked for, by pool; Fallbacks are requests that left a pool, by pool and modelroute.Cause.
 	Requests  map[string]int64
 	Fallbacks map[string][modelroute.NumCauses]int64
+	// Refused requests by reason, in the order of RouteRefusals; Limited: the route has limits.
+	Refused [len(RouteRefusals)]int64
+	Limited bool
+	// Mirrors are the copies that were made of requests, by pool.
+	Mirrors map[string]MirrorStats
 }
 
 // routeCounters count what a route does. Labels are pools that the route names.
@@ -182,6 +198,13 @@ type routeCounters struct {
 	mu        sync.Mutex
 	requests  map[string]int64
 	fallbacks map[string][modelroute.NumCauses]int64
+	mirrors   map[string]*MirrorStats
+
+	meter routeMeter
+}
+
+func newRouteCounters() *routeCounters {
+	return &routeCounters{requests: map[string]int64{}, fallbacks: map[string][modelroute.NumCauses]int64{}}
 }
 
 func (c *routeCounters) request(pool string) {
@@ -209,6 +232,7 @@ func (c *routeCounters) keep(r *modelroute.Route) {
 			c.requests[b.Pool] += 0
 		}
 	}
+	c.keepMirrors(r)
 	maps.DeleteFunc(c.requests, func(pool string, _ int64) bool { return !named[pool] })
 	maps.DeleteFunc(c.fallbacks, func(pool string, _ [modelroute.NumCauses]int64) bool { return !named[pool] })
 }
@@ -219,8 +243,13 @@ func (p *Picker) Routes() []RouteStats {
 	for _, r := range p.current.Load().routeList {
 		c := r.counters
 		c.mu.Lock()
-		all = append(all, RouteStats{r.Namespace, r.Name, r.Route, maps.Clone(c.requests), maps.Clone(c.fallbacks)})
+		one := RouteStats{Namespace: r.Namespace, Name: r.Name, Route: r.Route, Requests: maps.Clone(c.requests), Fallbacks: maps.Clone(c.fallbacks),
+			Limited: r.limits != nil, Mirrors: c.readMirrors()}
 		c.mu.Unlock()
+		for i := range c.meter.refused {
+			one.Refused[i] = c.meter.refused[i].Load()
+		}
+		all = append(all, one)
 	}
 	return all
 }

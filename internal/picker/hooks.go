@@ -122,6 +122,9 @@ func (p *Picker) takeSteps(ctx context.Context, s *snapshot, v *view, in *Reques
 	routed := in.Routing.asked()
 	h.asked = cmp.Or(h.asked, routed, request.Model)
 	name, class, err := v.spec.Policy.Admission.Tenants.identify(in.Header)
+	if in.Routing.mirrors() { // the client need not be a tenant of this pool, and its steps hold all the same
+		name, class, err, routed = in.Routing.mirror.caller.name, everybody, nil, ""
+	}
 	if err != nil || !class.Allows(request.Model) || routed != "" && !class.Allows(routed) {
 		h.passed = append(h.passed, passedSteps{v: v})
 		return v, nil //nolint:nilerr // the client is refused, and counted, when it enters the pool
@@ -164,9 +167,9 @@ func (v *view) ranks(priority string) bool {
 }
 
 // leads reports whether a request can be sent to another model. Requests that cannot be changed stay with theirs, and so do those that
-// are with a fallback of their ModelRoute.
+// are with a fallback of their ModelRoute, or copies for a mirror.
 func (s *snapshot) leads(in *Request, r *openai.Request, model string) bool {
-	if in.Unparsed || in.Rename == nil || r.ModelEnd == 0 || in.Routing != nil && in.Routing.step > 0 {
+	if in.Unparsed || in.Rename == nil || r.ModelEnd == 0 || in.Routing != nil && (in.Routing.step > 0 || in.Routing.mirrors()) {
 		return false
 	}
 	if in.Pool == "" && s.routes[model] != nil {

@@ -98,7 +98,7 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 		e.Plans = w.explain(v)
 	}
 	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
-	e.Route, e.Hooks, e.ResponseCache = in.Routing.describe(e.Model).reason(), steps.explain(), cached
+	e.Route, e.Hooks, e.ResponseCache = in.Routing.describe(e.Model).reason()+in.Routing.mirrored(), steps.explain(), cached
 	return e, nil
 }
 

@@ -51,7 +51,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 		state.caller, state.start, state.again = in.Again.passOn(in.HandedOver), in.Again.arrived, true
 	} else {
 		v.tally.recordArrival(state.start)
-		if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, in.Model, "", nil); err != nil {
+		if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, in.Model, nil, nil); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -135,17 +135,23 @@ func (d *Decision) publishRouted(t *Target, h *history, chunks []routinghistory.
 	})
 }
 
-// Meters calls f for every pool that has tenants or a queue: the usage that is sent to peers.
+// Meters calls f for every pool that has tenants or a queue, and for every route with limits: the usage that is sent to peers.
 func (p *Picker) Meters(f func(pool string, m *tenant.Meters)) {
 	for _, v := range p.current.Load().pools {
 		if a := &v.spec.Policy.Admission; a.Tenants != nil || a.Queue {
 			f(v.name, &v.meters)
 		}
 	}
+	p.current.Load().eachMeter(f)
 }
 
 // Spent implements replicas.Tenants.
 func (p *Picker) Spent(now time.Time, pool string, peer uint64, name string, u tenant.Usage) {
+	if r := p.current.Load().limited(pool); r != nil {
+		u.Queued = nil
+		r.counters.meter.meters.Merge(now, peer, "", u, r.limits)
+		return
+	}
 	v := p.named(pool)
 	if v == nil {
 		return
@@ -210,6 +216,7 @@ func (p *Picker) Lost(peer uint64) {
 		v.meters.Lost(peer)
 		v.admission.recount(v)
 	}
+	p.current.Load().eachMeter(func(_ string, m *tenant.Meters) { m.Lost(peer) })
 }
 
 // named finds a pool by namespace/name.

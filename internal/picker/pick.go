@@ -62,16 +62,9 @@ func (p *Picker) pick(ctx context.Context, in *Request) (d *Decision, err error)
 	in.Facts.placed(v, in, r)
 	ctx, cancel := in.Routing.bound(ctx, p.now())
 	defer cancel()
-	var caller caller
-	if in.Again != nil {
-		caller, start = in.Again.passOn(in.HandedOver), in.Again.arrived
-	} else {
-		v.tally.recordArrival(start)
-		v.retries.recordArrival()
-		caller, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r), in.Routing.asked(), hooked)
-		if in.Facts.entered(v, &caller); err != nil {
-			return nil, p.withModels(in, err)
-		}
+	caller, start, err := p.arrive(v, in, r, hooked, start)
+	if err != nil {
+		return nil, p.withModels(in, err)
 	}
 	defer func() {
 		if d == nil {
@@ -415,9 +408,9 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		takesUsage: state.cutsUsage && !state.unparsed && r.TakesUsage, takesReport: state.cutsUsage && !state.unparsed && r.TakesReport,
 		reported: Reported{Prompt: -1, Cached: -1, Generated: -1},
 	}
-	d.routed, d.hooked, d.facts = state.routing.describe(r.Model), state.hooked, state.facts.kept()
+	d.routed, d.routing, d.hooked, d.facts = state.routing.describe(r.Model), state.routing, state.hooked, state.facts.kept()
 	d.describeLeg(s, state)
-	if !state.again {
+	if !state.again && !d.isMirror() {
 		d.charge(d.PromptTokens)
 		v.charge(now(), &d.caller, question.Uncached(&s.candidates[s.order[0]]))
 	}
@@ -440,7 +433,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 	}
 	d.begin(0)
 	d.booking.SetDue(state.due)
-	if state.leg != DecodeLeg {
+	if state.leg != DecodeLeg && !d.isMirror() {
 		first := &d.Targets[0]
 		v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
 		v.recordValue(s, question, s.order[0], now())

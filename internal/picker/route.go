@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
 
 // Routing is where a request goes by its ModelRoute. It belongs to the request, and changes when the request goes to a fallback.
@@ -25,12 +26,19 @@ type Routing struct {
 	steady       bool
 	// cause is why the step before did not serve the request.
 	cause modelroute.Cause
+	// draw is the number that has chosen the backend. mirror is the copy that this is the routing of; nil of requests.
+	draw   uint64
+	mirror *Mirror
+	// pass is from the limits of the route; nil without any, and before the request was let through.
+	pass *tenant.Pass
 }
 
 // compiledRoute is a route in a snapshot.
 type compiledRoute struct {
 	*modelroute.Route
 	counters *routeCounters // kept across changes of the route
+	limits   *tenant.Class  // nil without any
+	metered  string         // under which replicas exchange what counts for the limits
 }
 
 // Route describes the route of a decision's request to people and their tools.
@@ -55,9 +63,8 @@ func (s *snapshot) compile(routes []modelroute.Route, before *snapshot) {
 		counters[[2]string{old.Namespace, old.Name}] = old.counters
 	}
 	for i := range routes {
-		r := &compiledRoute{routes[i].Prepared(), &routeCounters{
-			requests: map[string]int64{}, fallbacks: map[string][modelroute.NumCauses]int64{},
-		}}
+		r := &compiledRoute{Route: routes[i].Prepared(), counters: newRouteCounters(), limits: limitsOf(routes[i].Limits),
+			metered: routeMeters + routes[i].Namespace + "/" + routes[i].Name}
 		if old := counters[[2]string{r.Namespace, r.Name}]; old != nil {
 			r.counters = old
 		}
@@ -128,6 +135,7 @@ func (p *Picker) route(s *snapshot, route *compiledRoute, in *Request, r *openai
 		if !t.steady {
 			draw = rand.Uint64()
 		}
+		t.draw = draw
 		if t.chosen = rule.Choose(draw); t.chosen < 0 {
 			return nil
 		}
@@ -181,7 +189,12 @@ func (t *identities) of(v *view) string {
 }
 
 // target is the backend that the request is for now.
-func (t *Routing) target() *modelroute.Backend { return t.rule.Target(t.chosen, t.step) }
+func (t *Routing) target() *modelroute.Backend {
+	if t.mirror != nil {
+		return &t.mirror.to.Backend
+	}
+	return t.rule.Target(t.chosen, t.step)
+}
 
 // asked is the model that the client has named; empty without a route.
 func (t *Routing) asked() string {
@@ -193,6 +206,9 @@ func (t *Routing) asked() string {
 
 // why is why the present backend was chosen.
 func (t *Routing) why() string {
+	if t.mirror != nil {
+		return t.mirror.why(t.steady)
+	}
 	if t.step > 0 {
 		return fmt.Sprintf("fallback %d of %d, %s before", t.step, len(t.rule.Fallbacks), t.cause)
 	}

@@ -40,7 +40,7 @@ func (v *view) salted(in *Request, r *openai.Request, c *caller) (salt string, a
 	if salt, err = v.salt(in, r, c); err == nil {
 		allow, err = v.saltTakers(in, r, salt)
 	}
-	if err != nil {
+	if err != nil && !in.Routing.mirrors() {
 		v.tenants.refuse(c.label, err)
 	}
 	return salt, allow, err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/admission"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/overload"
 	"github.com/kvasir-dev/kvasir/internal/tenant"
 )
@@ -154,12 +155,28 @@ func (t *TenantsSpec) classOf(name string) *tenant.Class {
 	return t.Default
 }
 
+// arrive lets a request into its pool: its caller has a share of the tenant's limits, and start is when it arrived. It fails with an *Error.
+func (p *Picker) arrive(v *view, in *Request, r *openai.Request, h *hooked, start time.Time) (c caller, arrived time.Time, err error) {
+	if in.Again != nil {
+		before := in.Again.arrived
+		return in.Again.passOn(in.HandedOver), before, nil
+	}
+	if in.Routing.mirrors() {
+		return in.Routing.mirror.caller, start, nil
+	}
+	v.tally.recordArrival(start)
+	v.retries.recordArrival()
+	c, err = v.enter(p.options.Overload, start, in.Header, v.named(in, r), in.Routing, h)
+	in.Facts.entered(v, &c)
+	return c, start, err
+}
+
 // enter identifies the request's tenant and takes its share; the pass must be released. It fails with an *Error, also where
-// resources are short and the request's priority is low. asked is the name by which a client asks a route for the model; empty
+// resources are short and the request's priority is low. routing is where the request goes by its route, whose limits it enters, too; nil
 // without a route. steps are what hooks have made of the request.
-func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model, asked string,
+func (v *view) enter(short *overload.Manager, now time.Time, header func(string) string, model string, routing *Routing,
 	steps *hooked) (c caller, err error) {
-	spec := &v.spec.Policy.Admission
+	spec, asked := &v.spec.Policy.Admission, routing.asked()
 	c.name, c.class, err = spec.Tenants.identify(header)
 	if err == nil {
 		c.level, c.ttl = spec.priority(steps.objective(header), c.class)
@@ -168,6 +185,9 @@ func (v *view) enter(short *overload.Manager, now time.Time, header func(string)
 		}
 	}
 	if spec.Tenants == nil {
+		if err == nil {
+			err = routing.enter(now, v.peers, nil)
+		}
 		return c, err
 	}
 	if err == nil && (!c.class.Allows(model) || asked != "" && !c.class.Allows(asked)) {
@@ -180,7 +200,13 @@ func (v *view) enter(short *overload.Manager, now time.Time, header func(string)
 	}
 	var reason tenant.Reason
 	var after time.Duration
-	if c.pass, reason, after = v.meters.Take(now, c.name, c.class); reason != tenant.Admitted {
+	if err := routing.enter(now, v.peers, func() bool {
+		c.pass, reason, after = v.meters.Take(now, c.name, c.class)
+		return reason == tenant.Admitted
+	}); err != nil {
+		return c, err
+	}
+	if reason != tenant.Admitted {
 		err := overLimit(reason, after, v.meters.Rates(now, c.name, c.class))
 		v.tenants.refuse(c.label, err)
 		return c, err

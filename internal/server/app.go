@@ -59,10 +59,10 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 		a.plan.ofFleet()
 	}
 	a.plan.withIndex(o.source.indexMemory)
-	a.budget, a.overload = budget.New(a.plan.clients, time.Now), new(overload.Manager)
+	a.budget, a.mirrors, a.overload = budget.New(a.plan.clients, time.Now), budget.New(a.plan.mirrors, time.Now), new(overload.Manager)
 	log.Info("Memory divided", "limit", a.plan.limit, "clients", a.plan.clients, "index", a.plan.index, "tokens", a.plan.tokens,
 		"responses", a.plan.responses, "peers", a.plan.peers, "events", a.plan.events, "connections", a.plan.connections,
-		"requests", a.plan.requests)
+		"requests", a.plan.requests, "mirrors", a.plan.mirrors, "copies", a.plan.copies)
 	a.ready = &readiness{now: time.Now, states: a.streamStates, peersReceived: a.peersHeard, full: a.budget.Full}
 	a.informed, a.restless = make(chan struct{}), make(bell, 1)
 	a.inform = sync.OnceFunc(func() { close(a.informed) })
@@ -127,6 +127,7 @@ func (a *app) proxyOptions(observer request.Observer, tracer *tracing.Tracer) ht
 	return httpproxy.Options{
 		Picker: a.picker, Budget: a.budget, Ready: a.isReady, Observer: observer, Spans: tracer, Usage: a.usageLog(), Unreachable: a.unreachable,
 		Overload: a.overload, MaxRequests: a.plan.requests, MaxIdle: a.plan.idle, Log: a.log.WithName("proxy"),
+		Mirroring: httpproxy.Mirroring{Most: a.plan.copies, Budget: a.mirrors},
 	}
 }
 

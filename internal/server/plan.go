@@ -26,6 +26,10 @@ type plan struct {
 	connections, gateways, reports int
 	// requests of the proxy under way, which have a connection to an engine each, and its idle connections to engines.
 	requests, idle int
+	// copies of requests for mirrors that are under way, and mirrors what they hold in memory: it is a part of what is for clients, and not
+	// in clients.
+	copies  int
+	mirrors int64
 	// descriptors is how many the process can have.
 	descriptors uint64
 }
@@ -47,6 +51,9 @@ const (
 	// get three eighths, as engines do for their requests, gateways a sixteenth, and reporters as many. Idle connections to engines
 	// get an eighth, in two halves: requests with large bodies have connections of their own.
 	keptDescriptors = 512
+	// mirrorShare of what is for clients, and of their requests, is for copies for mirrors, mostCopies at most. Each has room for a
+	// connection, and for an idle one.
+	mirrorShare, mostCopies = 16, 256
 	// mostConnections, and mostGateways for each of gateways and reporters, are enough where descriptors are not scarce.
 	mostConnections, mostGateways = 16 << 10, 1024
 	// mostReports is in place of mostGateways for reporters where the picker is of a fleet: an operator has a connection for each pool.
@@ -62,10 +69,14 @@ func newPlan(limit int64, descriptors uint64) plan {
 		p.clients, p.index, p.tokens, p.peers = of(clientShare), of(indexShare), min(of(tokenShare), mostTokens), of(peerShare)
 		p.events, p.responses = of(eventShare), of(responseShare)
 	}
+	p.mirrors = p.clients / mirrorShare
+	p.clients -= p.mirrors
 	free := int(min(descriptors, math.MaxInt32)) - keptDescriptors
 	p.connections = max(16, min(mostConnections, free*3/8))
 	p.requests = p.connections
 	p.idle = max(4, free/16)
+	p.copies = min(mostCopies, p.requests/mirrorShare)
+	p.requests -= max(0, 2*p.copies-max(0, free-p.connections-p.requests-4*p.idle)) // where descriptors are not scarce, some are left
 	p.gateways = max(4, min(mostGateways, free/16))
 	p.reports = max(4, min(mostGateways, free/16))
 	return p

@@ -14,7 +14,7 @@ import (
 func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 	for _, limit := range []int64{512 << 20, 1 << 30, 2 << 30} {
 		p := newPlan(limit, 1<<20)
-		if rest := limit - p.clients - p.index - p.tokens - p.peers - p.responses; rest < limit*3/10-3 || rest-p.events < limit/5 || p.events < limit/12 || p.clients < limit/5 || p.tokens < limit/12 {
+		if rest := limit - p.clients - p.mirrors - p.index - p.tokens - p.peers - p.responses; rest < limit*3/10-3 || rest-p.events < limit/5 || p.events < limit/12 || p.clients < limit/5 || p.mirrors < limit/80 || p.tokens < limit/12 {
 			t.Errorf("of %d: %+v", limit, p)
 		}
 		specs := []picker.Spec{indexed(1<<30, 1), indexed(3<<30, 1)}
@@ -30,7 +30,7 @@ func TestTheContainersMemoryIsDividedOnce(t *testing.T) {
 		}
 	}
 	p := newPlan(0, 1<<20)
-	if specs := []picker.Spec{indexed(1<<40, 1)}; !p.fit(specs) || specs[0].IndexMemory != 1<<40 || p.clients != unlimitedClients {
+	if specs := []picker.Spec{indexed(1<<40, 1)}; !p.fit(specs) || specs[0].IndexMemory != 1<<40 || p.clients+p.mirrors != unlimitedClients || p.mirrors < 32<<20 {
 		t.Errorf("without a limit: %+v", p)
 	}
 }
@@ -112,8 +112,8 @@ func TestPoolsWithEndpointsShareTheIndex(t *testing.T) {
 func TestClientsLeaveDescriptorsForOthers(t *testing.T) {
 	for _, descriptors := range []uint64{1024, 4096, 65536, 1 << 20, 1 << 40} {
 		p := newPlan(0, descriptors)
-		used := p.connections + p.requests + 2*p.idle + p.gateways + p.reports
-		if uint64(used)+keptDescriptors > descriptors || p.connections < 100 || p.requests < 100 || p.idle < 16 {
+		used := p.connections + p.requests + 2*p.copies + 2*p.idle + p.gateways + p.reports
+		if uint64(used)+keptDescriptors > descriptors || p.connections < 100 || p.requests < 100 || p.idle < 16 || p.copies < 8 || p.copies > mostCopies {
 			t.Errorf("of %d: %+v", descriptors, p)
 		}
 	}
@@ -136,6 +136,8 @@ func TestTheProxyKeepsToThePlanOfDescriptors(t *testing.T) {
 	a.plan = newPlan(0, 4096)
 	if o := a.proxyOptions(nil, nil); o.MaxRequests != a.plan.requests || o.MaxIdle != a.plan.idle || o.MaxRequests > 4096*3/8 {
 		t.Errorf("%d requests and %d idle connections, planned %+v", o.MaxRequests, o.MaxIdle, a.plan)
+	} else if o.Mirroring.Most != a.plan.copies || o.Mirroring.Budget != a.mirrors {
+		t.Errorf("copies %+v, planned %+v", o.Mirroring, a.plan)
 	}
 }
 

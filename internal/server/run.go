@@ -105,6 +105,7 @@ func listenAt(ctx context.Context, flag, address string) (net.Listener, error) {
 type serving struct {
 	plan     plan
 	budget   *budget.Budget // of everything that clients make the picker hold
+	mirrors  *budget.Budget // of copies of their requests for mirrors
 	overload *overload.Manager
 	proxy    *httpproxy.Proxy
 	proxyTLS *proxyTLS         // nil without TLS

@@ -85,6 +85,12 @@ type Pass struct {
 // Take counts a request of a tenant, or refuses it: then the pass is nil, and after is how long to wait before it can
 // be let through. The pass must be released.
 func (ms *Meters) Take(now time.Time, name string, c *Class) (pass *Pass, reason Reason, after time.Duration) {
+	return ms.TakeWith(now, name, c, nil)
+}
+
+// TakeWith is Take for a request that needs something else, too: also takes that, and is called only if the request is not refused here. If
+// also fails, nothing is counted, and the pass is nil without a reason. also must not use these meters; nil takes nothing.
+func (ms *Meters) TakeWith(now time.Time, name string, c *Class, also func() bool) (pass *Pass, reason Reason, after time.Duration) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	m := ms.meter(now, name)
@@ -100,6 +106,11 @@ func (ms *Meters) Take(now time.Time, name string, c *Class) (pass *Pass, reason
 		if m.requests.fill(now, rate); m.requests.left < 1 {
 			return nil, TooManyRequests, wait(1-m.requests.left, rate)
 		}
+	}
+	if also != nil && !also() {
+		return nil, Admitted, 0
+	}
+	if c.RequestsPerMinute > 0 {
 		m.requests.left--
 	}
 	m.underWay++

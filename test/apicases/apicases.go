@@ -67,6 +67,7 @@ func Groups() map[string]Group {
 		"fallback and decisions":      fallbackAndDecisions(),
 		"routes":                      routes(),
 		"matches and fallbacks":       matchesAndFallbacks(),
+		"mirrors and limits":          mirrorsAndLimits(),
 	}
 }
 

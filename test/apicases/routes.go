@@ -54,6 +54,32 @@ func routes() Group {
 	}}
 }
 
+func mirrorsAndLimits() Group {
+	mirror := func(m string) string { return ofRule("mirrors: [" + m + "], " + routeBackend) }
+	limits := func(l string) string { return ofRule(routeBackend) + "\nlimits: {" + l + "}" }
+	return Group{Kind: "ModelRoute", Cases: map[string]Case{
+		"mirrors":                       {Spec: mirror("{pool: a}, {pool: a, modelName: b, percent: 0}, {pool: m, modelName: b, percent: 100}, {pool: c, percent: 1}")},
+		"no mirrors":                    {Spec: mirror("")},
+		"a mirror that is a canary too": {Spec: ofRule("backends: [{pool: a, weight: 95}, {pool: b, weight: 5}], mirrors: [{pool: b, percent: 10}]")},
+		"a mirror that is a fallback":   {Spec: ofRule("backends: [{pool: a}], fallback: [{pool: b}], mirrors: [{pool: b}]")},
+		"a mirror that is the backend":  {Spec: mirror("{pool: m}"), Want: "a mirror must differ from the backends"},
+		"the backend by its name":       {Spec: ofRule("backends: [{pool: a, modelName: x}], mirrors: [{pool: a, modelName: x}]"), Want: "a mirror must differ from the backends"},
+		"a mirror twice":                {Spec: mirror("{pool: a, percent: 1}, {pool: a, percent: 2}"), Want: "no two mirrors may have the same pool and the same modelName"},
+		"5 mirrors":                     {Spec: mirror("{pool: a}, {pool: b}, {pool: c}, {pool: d}, {pool: e}"), Want: "spec.rules[0].mirrors"},
+		"a mirror of no pool":           {Spec: mirror("{percent: 5}"), Want: "spec.rules[0].mirrors[0].pool"},
+		"a mirror elsewhere":            {Spec: mirror("{pool: other/a}"), Want: "spec.rules[0].mirrors[0].pool"},
+		"101 percent":                   {Spec: mirror("{pool: a, percent: 101}"), Want: "spec.rules[0].mirrors[0].percent"},
+		"less than no percent":          {Spec: mirror("{pool: a, percent: -1}"), Want: "spec.rules[0].mirrors[0].percent"},
+		"half a percent":                {Spec: mirror("{pool: a, percent: 0.5}"), Want: "spec.rules[0].mirrors[0].percent"},
+		"limits of requests":            {Spec: limits("requestsPerMinute: 1000000, maxConcurrent: 100000")},
+		"one limit":                     {Spec: limits("maxConcurrent: 1")},
+		"limits without one":            {Spec: limits(""), Want: "spec.limits"},
+		"no request per minute":         {Spec: limits("requestsPerMinute: 0"), Want: "spec.limits"},
+		"too many requests":             {Spec: limits("requestsPerMinute: 1000001"), Want: "spec.limits.requestsPerMinute"},
+		"too many at once":              {Spec: limits("maxConcurrent: 100001"), Want: "spec.limits.maxConcurrent"},
+	}}
+}
+
 func matchesAndFallbacks() Group {
 	match := func(m string) string { return ofRule("matches: [" + m + "], " + routeBackend) }
 	fallback := func(f string) string { return ofRule(f + ", " + routeBackend) }

@@ -77,7 +77,7 @@ func TestTheManifestsInTheDocsAreValid(t *testing.T) {
 		}
 	}
 	for kind, least := range map[string]int{
-		"InferencePool": 16, "RoutingPolicy": 4, "ModelRoute": 3, "HTTPRoute": 3, "Gateway": 1, "DestinationRule": 1, "BackendTrafficPolicy": 1, "Deployment": 1, "Secret": 2,
+		"InferencePool": 16, "RoutingPolicy": 4, "ModelRoute": 5, "HTTPRoute": 3, "Gateway": 1, "DestinationRule": 1, "BackendTrafficPolicy": 1, "Deployment": 1, "Secret": 2,
 	} {
 		if kinds[kind] < least {
 			t.Errorf("%d manifests of the kind %s were checked, want at least %d: the test shows little", kinds[kind], kind, least)
@@ -124,7 +124,7 @@ func checkModelRoute(t *testing.T, text string) error {
 	type backend struct{ Pool string }
 	var route struct {
 		Spec struct {
-			Rules []struct{ Backends, Fallback []backend }
+			Rules []struct{ Backends, Fallback, Mirrors []backend }
 		}
 	}
 	if err := yaml.Unmarshal([]byte(text), &route); err != nil {
@@ -136,7 +136,7 @@ func checkModelRoute(t *testing.T, text string) error {
 		return err
 	}
 	for _, rule := range route.Spec.Rules {
-		for _, b := range append(rule.Backends, rule.Fallback...) {
+		for _, b := range slices.Concat(rule.Backends, rule.Fallback, rule.Mirrors) {
 			pool := fmt.Sprintf("apiVersion: %s\nkind: InferencePool\nmetadata: {name: %[2]s}\nspec: {model: {name: %[2]s}, selector: {matchLabels: {app: %[2]s}}}\n",
 				v1alpha1.GroupVersion, b.Pool)
 			if err := write(b.Pool+".yaml", pool); err != nil {

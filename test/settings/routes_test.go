@@ -44,8 +44,10 @@ func TestEveryFieldOfARouteHasAnEffect(t *testing.T) {
 			"fallbackOn":                 []any{"Full"},
 			"fallbackWithinMilliseconds": 5,
 			"sticky":                     "Session",
+			"mirrors":                    []any{map[string]any{"pool": "c", "modelName": "c", "percent": 5}},
 		}},
 		"timeouts": map[string]any{"requestSeconds": 5},
+		"limits":   map[string]any{"requestsPerMinute": 5, "maxConcurrent": 5},
 	}
 	before, err := routed(spec)
 	if err != nil {

@@ -79,6 +79,8 @@ type Options struct {
 	// bytes/s, is how fast a body must arrive in each stall time; 1 KiB/s.
 	Stall       time.Duration
 	MinBodyRate int64
+	// Mirroring bounds the copies of requests for mirrors.
+	Mirroring Mirroring
 }
 
 func (o *Options) fill() {
@@ -113,6 +115,7 @@ type Proxy struct {
 	budget   *budget.Budget
 	requests underWay
 	ids      requestIDs
+	mirrors  *mirrors
 	// since is when the proxy was made: the time that lists of models give for each.
 	since time.Time
 }
@@ -123,12 +126,15 @@ func New(options Options) *Proxy {
 	return &Proxy{
 		options: options, picker: options.Picker, engines: newTransports(&options), suspects: options.Picker.Suspects(),
 		budget: options.Budget, requests: underWay{most: options.MaxRequests, owners: map[string]int{}},
-		since: options.Now(),
+		mirrors: newMirrors(&options), since: options.Now(),
 	}
 }
 
-// Close gives up the idle connections to the engines.
-func (p *Proxy) Close() { p.engines.Close() }
+// Close cuts off the copies of requests for mirrors, and gives up the idle connections to the engines.
+func (p *Proxy) Close() {
+	p.mirrors.close()
+	p.engines.Close()
+}
 
 // ServeHTTP answers one request. It panics only with http.ErrAbortHandler, to break the connection of an answer that
 // cannot be finished.
@@ -388,6 +394,7 @@ func (p *Proxy) generate(out *client, r *http.Request, route openai.Route, parse
 		return
 	}
 	e.decision = d
+	e.mirror()
 	if !e.rewrite() {
 		d.End(picker.Failed)
 		p.refuse(out, request.Memory)
