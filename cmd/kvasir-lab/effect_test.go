@@ -36,7 +36,14 @@ func TestLabCommandsPrintWhatTheyMeasure(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); status != 0 || err != nil || len(got.Results) != 1 || got.Results[0].On.Offered < 2*got.Results[0].Saturated.Offered {
 		t.Errorf("status %d, %v, %s%s", status, err, out, errs)
 	}
-	for _, wrong := range []string{"effect --of nothing", "overload --max-slowdown 1", "overload --tenants a", "run --exchange maybe"} {
+	status, out, errs = exec(t, "", strings.Fields("routes --requests 200 --seeds 1 -o json")...)
+	var routes struct {
+		Results []lab.RouteScore `json:"results"`
+	}
+	if err := json.Unmarshal([]byte(out), &routes); status != 0 || err != nil || len(routes.Results) != 5 || routes.Results[4].Requests != 200 {
+		t.Errorf("status %d, %v, %s%s", status, err, out, errs)
+	}
+	for _, wrong := range []string{"routes --patience 0s", "routes --seeds x", "routes -o html", "effect --of nothing", "overload --max-slowdown 1", "overload --tenants a", "run --exchange maybe"} {
 		if status, _, _ := exec(t, "", strings.Fields(wrong)...); status != 2 {
 			t.Errorf("%s: status %d", wrong, status)
 		}

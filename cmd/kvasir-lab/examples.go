@@ -15,6 +15,8 @@ const (
   kvasir-lab effect --of exchange --seeds 1,2,3`
 	examplesApart = `  # Long documents at two of eight pods that prefill
   kvasir-lab disaggregation --workloads documents --prefillers 2`
+	examplesRoutes = `  # Sessions that stay and sessions that do not, and fallbacks
+  kvasir-lab routes --seeds 1,2,3`
 	examplesOverload = `  # Three times what a fleet of two pods bears
   kvasir-lab overload --factor 3 --pods 2`
 )

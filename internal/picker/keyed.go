@@ -22,6 +22,8 @@ type Keyed struct {
 	Splits     bool
 	Again      *Decision
 	HandedOver bool
+	// Routing is set by PickKeyed if the model is a ModelRoute's, and kept for the next pick after FallBackKeyed.
+	Routing *Routing
 }
 
 // Wait is a request that waits for a full pool.
@@ -38,20 +40,18 @@ type Wait struct {
 func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	s := p.scratch.Get().(*scratch)
 	defer p.release(s)
-	v := p.current.Load().pool(in.Model)
-	if v == nil {
-		return nil, nil, UnknownModel(in.Model)
+	v, err := p.poolOf(in, &s.request)
+	if err != nil {
+		return nil, nil, err
 	}
-	in.fill(&s.request)
 	state := pickState{
 		start: p.now(), header: in.Header, prompt: prompt{keys: in.Keys, tokens: len(in.Prompt), source: TokensGiven, ids: in.Prompt},
 	}
-	var err error
 	if in.Again != nil {
 		state.caller, state.start, state.again = in.Again.passOn(in.HandedOver), in.Again.arrived, true
 	} else {
 		v.tally.recordArrival(state.start)
-		if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, in.Model, nil, nil); err != nil {
+		if state.caller, err = v.enter(p.options.Overload, state.start, in.Header, s.request.Model, in.Routing, nil); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -67,7 +67,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 	}
 	if w != nil {
 		wait := &Wait{picker: p, queue: &v.admission, waiter: w, keyed: *in, state: state}
-		wait.keyed.Keys = slices.Clone(in.Keys)
+		wait.keyed.Keys, wait.keyed.Model = slices.Clone(in.Keys), s.request.Model
 		wait.state.keys = wait.keyed.Keys
 		w.state.keys = wait.keyed.Keys // of its own
 		return nil, wait, nil
@@ -78,6 +78,31 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 		state.drop()
 	}
 	return d, nil, err
+}
+
+// poolOf finds the pool of a request, by its route if there is one for its model, and makes of the request what a body would.
+func (p *Picker) poolOf(in *Keyed, r *openai.Request) (*view, error) {
+	in.fill(r)
+	s := p.current.Load()
+	if in.Routing != nil || s.routes[in.Model] != nil {
+		return p.routedKeyed(s, in, r)
+	}
+	v := s.pool(in.Model)
+	if v == nil {
+		return nil, UnknownModel(in.Model)
+	}
+	return v, nil
+}
+
+// FallBackKeyed sends a request that was refused, by PickKeyed or after a Wait, to the next fallback of its route, as Pick does. It reports
+// false if there is none for this reason, or none that can be tried now. The next pick is a new one, with the same Routing.
+func (p *Picker) FallBackKeyed(in *Keyed, refused error) bool {
+	if in.Routing == nil {
+		return false
+	}
+	request := &Request{Routing: in.Routing}
+	cause, known := p.causeOfRefusal(request, refused)
+	return known && !in.Routing.over(p.now()) && p.fallBack(request, cause, false)
 }
 
 // drop releases what a request that finds no endpoint has held.

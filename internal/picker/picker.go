@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -66,6 +67,8 @@ type Options struct {
 	NewIndex func() kvindex.Book
 	// NewStrategy makes the strategy of a pool; policy.New when nil.
 	NewStrategy func(policy.Config) (policy.Policy, error)
+	// Draw is the chance by which routes spread requests without a session; rand.Uint64 when nil.
+	Draw func() uint64
 	// Peers receives what other replicas should know; nil for no peers.
 	Peers *replicas.Outbox
 	// Island of this picker; empty: its distance to all islands is the one that the pools set.
@@ -113,6 +116,9 @@ type snapshot struct {
 func New(options Options) *Picker {
 	if options.Now == nil {
 		options.Now = time.Now
+	}
+	if options.Draw == nil {
+		options.Draw = rand.Uint64
 	}
 	if options.NewIndex == nil {
 		options.NewIndex = func() kvindex.Book { return kvindex.NewIndex(kvindex.Options{}) }

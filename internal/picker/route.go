@@ -3,7 +3,6 @@ package picker
 import (
 	"cmp"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -98,8 +97,8 @@ func (p *Picker) routed(s *snapshot, in *Request, r *openai.Request) (*view, err
 	if v == nil {
 		return nil, noBackend(target.Pool)
 	}
-	if cause, unserved := v.unserved(p.now()); unserved && in.Routing.can(cause, p.now()) {
-		return nil, noEndpoint(v.spec.Name) // it waits for none
+	if err := in.Routing.passesOver(v, p.now()); err != nil {
+		return nil, err
 	}
 	model := cmp.Or(target.Model, v.spec.Model)
 	if r.Model == model {
@@ -114,6 +113,33 @@ func (p *Picker) routed(s *snapshot, in *Request, r *openai.Request) (*view, err
 		return nil, badRequest(err)
 	}
 	return v, nil
+}
+
+// passesOver is the refusal with which a request leaves a pool that cannot serve it now, for a fallback; nil if it stays. It does not wait
+// there, but it has arrived: without that, a pool at zero whose requests a fallback serves would never get a pod.
+func (t *Routing) passesOver(v *view, now time.Time) error {
+	cause, unserved := v.unserved(now)
+	if !unserved || !t.can(cause, now) {
+		return nil
+	}
+	v.tally.recordArrival(now)
+	return noEndpoint(v.spec.Name)
+}
+
+// routedKeyed is routed for a request without a body: the name that the engine gets is in r.
+func (p *Picker) routedKeyed(s *snapshot, in *Keyed, r *openai.Request) (*view, error) {
+	if in.Routing == nil {
+		if in.Routing = p.route(s, s.routes[in.Model], &Request{Header: in.Header}, r); in.Routing == nil {
+			return nil, UnknownModel(in.Model)
+		}
+	}
+	target := in.Routing.target()
+	v := s.named[target.Pool]
+	if v == nil {
+		return nil, noBackend(target.Pool)
+	}
+	r.Model = cmp.Or(target.Model, v.spec.Model)
+	return v, in.Routing.passesOver(v, p.now())
 }
 
 // route chooses the rule and the backend for a request; nil if no rule matches it.
@@ -133,7 +159,7 @@ func (p *Picker) route(s *snapshot, route *compiledRoute, in *Request, r *openai
 		}
 		t.steady = draw != 0
 		if !t.steady {
-			draw = rand.Uint64()
+			draw = p.options.Draw()
 		}
 		t.draw = draw
 		if t.chosen = rule.Choose(draw); t.chosen < 0 {

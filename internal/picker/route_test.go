@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -183,6 +184,33 @@ func TestRequestsThatARouteCannotServe(t *testing.T) {
 	in.Rename = func(*openai.Request, string) ([]byte, bool) { panic("not called") }
 	if d, err := p.Pick(context.Background(), in); err != nil || d.Pool != "stable" || d.Routed() != nil {
 		t.Errorf("a body without a model: %v", err)
+	}
+}
+
+// TestAPoolAtZeroSeesTheRequestsThatAFallbackServes: else nothing would wake it.
+func TestAPoolAtZeroSeesTheRequestsThatAFallbackServes(t *testing.T) {
+	specs := routedSpecs(t, "small", "zero")
+	specs[1].Endpoints, specs[1].FromZero = nil, true
+	p := routedPicker(t, specs, modelroute.Route{Namespace: "default", Name: "chat", Models: []string{"chat"}, Rules: []modelroute.Rule{{
+		Backends: []modelroute.Backend{{Pool: "default/zero", Weight: 1}}, Fallbacks: []modelroute.Backend{{Pool: "default/small"}},
+		On: modelroute.Of(modelroute.Cold), Within: time.Minute,
+	}}})
+	asked := func() bool {
+		for _, pool := range p.current.Load().pools {
+			if pool.spec.Name == "zero" {
+				return !pool.tally.read(0).LastRequest.IsZero()
+			}
+		}
+		return false
+	}
+	if asked() {
+		t.Fatal("a request has arrived before there was one")
+	}
+	if d, _, err := ask(p, "chat", nil); err != nil || d.Pool != "small" {
+		t.Fatalf("the fallback does not serve: %v", err)
+	}
+	if !asked() {
+		t.Error("the pool at zero does not know of the request")
 	}
 }
 

@@ -23,6 +23,8 @@ const (
 	scrapes
 	// looks: the pickers look after those that wait.
 	looks
+	// wakes: the pods of pool n are ready.
+	wakes
 	// peerSends: link n is polled for messages from a picker to a peer.
 	peerSends
 	// arrival: request n arrives.

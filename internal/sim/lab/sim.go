@@ -11,13 +11,14 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 )
 
-// Config is one run: a workload, a fleet and a strategy.
+// Config is one run: a workload, a fleet and a strategy. It has many fields because each is a setting that runs compare.
 type Config struct {
 	Workload *Workload
 	// Strategy under test.
@@ -58,6 +59,10 @@ type Config struct {
 	Islands Islands
 	// Stall of a pod; the zero value is for none.
 	Stall Stall
+	// Pools behind one door, in place of one pool of Pods, and Routes to them. Requests name what they are for (Request.Model). They need
+	// one picker.
+	Pools  []Pool
+	Routes []modelroute.Route
 	// Roles of the pods; with the zero value all serve whole requests.
 	Roles Roles
 	// Gaps measures the times between tokens.
@@ -100,6 +105,12 @@ func (c *Config) fill() error {
 	if c.Speed == 0 {
 		c.Speed = 1
 	}
+	if len(c.Pools) > 0 {
+		c.Pods = 0
+		for i := range c.Pools {
+			c.Pods += c.Pools[i].Pods
+		}
+	}
 	if c.Pickers == 0 {
 		c.Pickers = 1
 	}
@@ -108,7 +119,7 @@ func (c *Config) fill() error {
 	}
 	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 ||
 		c.Roles.Prefillers < 0 || c.Roles.Prefillers >= c.Pods ||
-		c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.Stall.For < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
+		len(c.Pools) > 0 && c.Pickers > 1 || c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.Stall.For < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
 		return fmt.Errorf("%w: %d pods of %d tokens in blocks of %d, speed %g, %d pickers, lag %v: out of range", errConfig,
 			c.Pods, c.KVTokens, c.BlockTokens, c.Speed, c.Pickers, c.EventLag)
 	}
@@ -142,6 +153,7 @@ type sim struct {
 	refused []uint8 // by request, how often
 	open    int     // requests not ended yet, including future ones
 	waiting []waiting
+	doors   doors
 	news    []news // cache events under way to the pickers, in order
 	peers   exchange
 	out     *recorder
@@ -201,6 +213,8 @@ func (s *sim) advance() {
 		s.scrape()
 	case looks:
 		s.look()
+	case wakes:
+		s.wake(int(e.n))
 	case peerSends:
 		s.sendToPeer(int(e.n))
 	case peerReceives:
@@ -233,7 +247,7 @@ func (s *sim) setUp() error {
 			return err
 		}
 		s.pickers = append(s.pickers, p)
-		s.feeds = append(s.feeds, p.Feeds())
+		s.feeds = append(s.feeds, s.feedsOf(p))
 	}
 	if s.Pickers > 1 && !s.NoExchange {
 		s.connect(outboxes)
@@ -286,7 +300,10 @@ func (s *sim) newPicker(outbox *replicas.Outbox) (*picker.Picker, error) {
 			RankHeader: -1, Role: s.Roles.of(i)})
 	}
 	s.settle(&spec)
-	p := picker.New(picker.Options{Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions})
+	p := picker.New(picker.Options{Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions, Draw: s.chance()})
+	if len(s.Pools) > 0 {
+		return p, s.openDoor(p, &spec)
+	}
 	return p, p.Apply([]picker.Spec{spec})
 }
 
@@ -318,16 +335,20 @@ func (s *sim) arrive(i int) {
 	p := s.arrived % s.Pickers
 	s.arrived++
 	s.by[i] = p
-	s.pick(i, &picker.Keyed{Model: r.model(), Header: r.header, Prompt: prompt, Keys: keys, Streamed: true, Splits: true}, s.now)
+	s.pick(i, &picker.Keyed{Model: s.asked(r), Header: r.header, Prompt: prompt, Keys: keys, Streamed: true, Splits: true}, s.now)
 }
 
 // pick picks for a request that arrived at a time, and sends it or lets it wait.
 func (s *sim) pick(i int, in *picker.Keyed, came time.Duration) {
 	began := time.Now()
 	d, wait, err := s.pickers[s.by[i]].PickKeyed(in)
+	for err != nil && s.pickers[s.by[i]].FallBackKeyed(in, err) {
+		d, wait, err = s.pickers[s.by[i]].PickKeyed(in)
+	}
 	s.out.picked(time.Since(began))
+	s.demand()
 	if wait != nil {
-		s.wait(waiting{wait, i, s.by[i], came})
+		s.wait(waiting{wait, i, s.by[i], came, in.Routing})
 		return
 	}
 	s.send(i, in.Prompt, d, err, came)
@@ -450,6 +471,9 @@ func (s *sim) over(i int) {
 // scrape shows the engines' metrics to the pickers.
 func (s *sim) scrape() {
 	for i, pod := range s.pods {
+		if s.feeds[0][i].Writer == nil {
+			continue // its pool has no endpoint yet
+		}
 		st := pod.engine.Stats()
 		r := load.Report{
 			Running: st.Running, Waiting: st.Waiting,

@@ -15,6 +15,7 @@ type waiting struct {
 	i       int // the request
 	picker  int
 	arrived time.Duration
+	routing *picker.Routing // nil without a route
 }
 
 // wait lets a request wait.
@@ -37,21 +38,33 @@ func (s *sim) look() {
 	}
 }
 
-// poll sends the requests whose wait is over, until none is left: each makes room for a look at the next.
+// poll sends the requests whose wait is over, until none is left: each makes room for a look at the next. Those that were refused go
+// to a fallback of their route, if they have one.
 func (s *sim) poll() {
 	for again := true; again; {
 		again = false
 		kept := s.waiting[:0]
+		var refused []waiting
+		var why []error
 		for _, w := range s.waiting {
 			d, over, err := w.wait.Poll()
-			if !over {
+			switch {
+			case !over:
 				kept = append(kept, w)
 				continue
+			case err != nil && w.routing != nil:
+				refused, why = append(refused, w), append(why, err)
+			default:
+				s.send(w.i, s.Workload.Requests[w.i].Prompt(), d, err, w.arrived)
 			}
 			again = true
-			s.send(w.i, s.Workload.Requests[w.i].Prompt(), d, err, w.arrived)
 		}
 		clear(s.waiting[len(kept):])
 		s.waiting = kept
+		for i, w := range refused {
+			if !s.fallBack(w, why[i]) {
+				s.send(w.i, nil, nil, why[i], w.arrived)
+			}
+		}
 	}
 }

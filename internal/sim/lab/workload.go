@@ -62,6 +62,8 @@ type Request struct {
 	Tenant string
 	// Adapter is the LoRA adapter that it is for; empty for the base model.
 	Adapter string
+	// Model that it asks for, if the run has several pools.
+	Model string
 
 	// The prompt: tokens, or the ids of a trace's blocks.
 	tokens []uint32
