@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,10 +16,16 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 )
 
-// smallSockets makes connections whose sockets keep little of what is sent. It counts what is read on them, and those that are closed.
+// smallSockets makes connections whose sockets keep little of what is sent. It counts what is read on each.
 type smallSockets struct {
 	net.Listener
-	read, closed *atomic.Int64
+	clients *sync.Map // by the client's address: *smallCounts
+}
+
+// smallCounts are the bytes that were read on a connection, and whether it was closed.
+type smallCounts struct {
+	read   atomic.Int64
+	closed atomic.Bool
 }
 
 func (l smallSockets) Accept() (net.Conn, error) {
@@ -27,22 +34,33 @@ func (l smallSockets) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	_ = c.(*net.TCPConn).SetWriteBuffer(1)
-	return smallSocket{c, l}, nil
+	counts := &smallCounts{}
+	l.clients.Store(c.RemoteAddr().String(), counts)
+	return smallSocket{c, counts}, nil
+}
+
+// of returns the counts of a client's connection, once it is accepted.
+func (l smallSockets) of(client net.Conn) *smallCounts {
+	counts, ok := l.clients.Load(client.LocalAddr().String())
+	if !ok {
+		return &smallCounts{}
+	}
+	return counts.(*smallCounts)
 }
 
 type smallSocket struct {
 	net.Conn
-	of smallSockets
+	*smallCounts
 }
 
 func (s smallSocket) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
-	s.of.read.Add(int64(n))
+	s.read.Add(int64(n))
 	return n, err
 }
 
 func (s smallSocket) Close() error {
-	s.of.closed.Add(1)
+	s.closed.Store(true)
 	return s.Conn.Close()
 }
 
@@ -53,7 +71,7 @@ func TestUnreadPingsTakeLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	small := smallSockets{listener, new(atomic.Int64), new(atomic.Int64)}
+	small := smallSockets{listener, new(sync.Map)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -80,8 +98,6 @@ func TestUnreadPingsTakeLittle(t *testing.T) {
 		}
 		defer c.Close()
 		_ = c.(*net.TCPConn).SetReadBuffer(1)
-		small.read.Store(0)
-		small.closed.Store(0)
 		sent := 0
 		send := func(p []byte) bool {
 			n, err := c.Write(p)
@@ -94,7 +110,7 @@ func TestUnreadPingsTakeLittle(t *testing.T) {
 				break
 			}
 		}
-		eventually(t, "what was sent is read", func() bool { return small.read.Load() == int64(sent) || small.closed.Load() > 0 })
+		eventually(t, "what was sent is read", func() bool { return small.of(c).read.Load() == int64(sent) || small.of(c).closed.Load() })
 	}
 	if took := heap() - before; took > clients*each {
 		t.Errorf("%d clients take %d KiB each", clients, took/clients>>10)
