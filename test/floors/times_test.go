@@ -15,7 +15,7 @@ var wallTimes = map[string]string{
 	"cmd/kvasir-bench/flags.go":                "a seed",
 	"internal/certs/files.go":                  "only whether a file's time differs",
 	"internal/events/stream.go":                "the lag by the engine's clock, for people",
-	"internal/gateway/request/models.go":     "when models were created, for clients",
+	"internal/gateway/request/models.go":       "when models were created, for clients",
 	"internal/metrics/collector.go":            "Prometheus takes Unix times",
 	"internal/picker/record.go":                "decision log, for people and the lab",
 	"internal/routinghistory/sessions.go":      "stamps, which replicas compare",
