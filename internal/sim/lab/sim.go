@@ -301,7 +301,9 @@ func (s *sim) newPicker(outbox *replicas.Outbox) (*picker.Picker, error) {
 			RankHeader: -1, Role: s.Roles.of(i)})
 	}
 	s.settle(&spec)
-	p := picker.New(picker.Options{Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions, Draw: s.chance()})
+	p := picker.New(picker.Options{
+		Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions, Draw: s.chance(),
+	})
 	if len(s.Pools) > 0 {
 		return p, s.openDoor(p, &spec)
 	}
