@@ -31,6 +31,7 @@ func newRoot(std stdio) *cobra.Command {
 	root := command.Root("kvasir-lab", "Compare strategies offline",
 		"Plays workloads against model engines in virtual time. It asks no cluster.", std)
 	root.Example = examplesRoot
-	root.AddCommand(labRun(std), labSweep(std), labEffect(std), labOverload(std), labApart(std), labRoutes(std), command.Version(std, "kvasir-lab"))
+	root.AddCommand(labRun(std), labSweep(std), labEffect(std), labOverload(std), labApart(std), labRoutes(std),
+		command.Version(std, "kvasir-lab"))
 	return root
 }

@@ -1,9 +1,11 @@
 // Command objects prints what a cluster holds after a page of the docs was followed: the Gateway of the page, what the
 // operator makes of its first pool, and what else of the page is named. A name that no manifest of the page has is that
-// of a second pool, which is as the first one.
+// of a second pool, which is as the first one. If the name is that of a fleet, it is what the operator makes of the fleet, as the page has
+// it last, without pools.
 //
 //	go run ./hack/objects install-gateways.md
 //	go run ./hack/objects install-gateways.md chat-split chat-new
+//	go run ./hack/objects pickers.md default
 package main
 
 import (
@@ -15,6 +17,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
@@ -51,12 +54,15 @@ func run(ctx context.Context, page string, further []string) error {
 	}
 	var objects []*unstructured.Unstructured
 	var pool string
+	fleets := map[string]string{}
 	for _, text := range all {
 		o := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
 			return fmt.Errorf("reading a manifest of %s: %w", page, err)
 		}
 		switch i := slices.Index(further, o.GetName()); {
+		case o.GetKind() == v1alpha1.KindPickerFleet:
+			fleets[o.GetName()] = text
 		case i >= 0:
 			objects, further = append(objects, o), slices.Delete(further, i, i+1)
 		case o.GetKind() == "Gateway":
@@ -69,7 +75,11 @@ func run(ctx context.Context, page string, further []string) error {
 		return errors.New("no pool is on the page")
 	}
 	for _, name := range append([]string{""}, further...) {
-		made, err := ofPool(ctx, a, pool, name)
+		of, text := ofPool, pool
+		if fleet, ok := fleets[name]; ok {
+			of, text = ofFleet, fleet
+		}
+		made, err := of(ctx, a, text, name)
 		if err != nil {
 			return err
 		}
@@ -89,15 +99,41 @@ func ofPool(ctx context.Context, a *crdadmission.Admitter, text, name string) ([
 		return nil, fmt.Errorf("reading the pool: %w", err)
 	}
 	pool.UID, pool.Name = "pool", cmp.Or(name, pool.Name)
-	objects, err := resources.Objects(resources.Config{
-		PickerImage: "picker", Operator: types.NamespacedName{Namespace: "kvasir", Name: "operator"}, GIE: true, Routes: true,
-		Traffic: resources.Traffic{DestinationRule: true},
-	}, resources.Input{Pool: pool, Trusted: []byte("-")})
+	objects, err := resources.Objects(withIstio, resources.Input{Pool: pool, Trusted: []byte("-")})
 	if err != nil {
 		return nil, fmt.Errorf("making the objects of the pool: %w", err)
 	}
+	return ofGateways(objects), nil
+}
+
+// ofFleet is what the operator makes of a fleet where Istio is installed.
+func ofFleet(ctx context.Context, a *crdadmission.Admitter, text, _ string) ([]*unstructured.Unstructured, error) {
+	admitted, err := a.Admit(ctx, []byte(text), nil)
+	if err != nil {
+		return nil, fmt.Errorf("admitting the fleet: %w", err)
+	}
+	fleet := &v1alpha1.PickerFleet{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(admitted.Object, fleet); err != nil {
+		return nil, fmt.Errorf("reading the fleet: %w", err)
+	}
+	fleet.UID = "fleet"
+	objects, err := resources.FleetObjects(withIstio, resources.Fleet{PickerFleet: fleet, Trusted: []byte("-")})
+	if err != nil {
+		return nil, fmt.Errorf("making the objects of the fleet: %w", err)
+	}
+	return ofGateways(objects), nil
+}
+
+// withIstio is the configuration of an operator where Istio is installed.
+var withIstio = resources.Config{
+	PickerImage: "picker", Operator: types.NamespacedName{Namespace: "kvasir", Name: "operator"}, GIE: true, Routes: true,
+	Traffic: resources.Traffic{DestinationRule: true},
+}
+
+// ofGateways are the objects that gateways read.
+func ofGateways(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
 	kinds := []string{"Service", "InferencePool", "HTTPRoute", "DestinationRule"}
-	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return !slices.Contains(kinds, o.GetKind()) }), nil
+	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return !slices.Contains(kinds, o.GetKind()) })
 }
 
 func write(objects []*unstructured.Unstructured) error {

@@ -43,7 +43,13 @@ func at(o object, path ...string) object {
 // Names are those of further objects of the page, and of a second pool.
 func page(t *testing.T, names []string) []object {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), bin(t, "objects"), append([]string{"install-gateways.md"}, names...)...).Output()
+	return objectsOf(t, "install-gateways.md", names...)
+}
+
+// objectsOf are those of a page.
+func objectsOf(t *testing.T, page string, names ...string) []object {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), bin(t, "objects"), append([]string{page}, names...)...).Output()
 	if err != nil {
 		t.Fatalf("making the objects of the page: %v", err)
 	}
@@ -99,7 +105,7 @@ spec:
 		}
 		var engines []string
 		for i, ip := range p.engines {
-			engines = append(engines, pod(ip, fmt.Sprintf("%s-engine-%d", p.name, i), "llm", "app: vllm"))
+			engines = append(engines, pod(ip, fmt.Sprintf("%s-engine-%d", p.name, i), "llm", p.labels()))
 		}
 		slice("llm", shadow, "{name: http-0, port: 8000, protocol: TCP}", engines...)
 		var pickers []string
@@ -107,7 +113,7 @@ spec:
 			pickers = append(pickers, pod(ip, fmt.Sprintf("%s-picker-%d", p.name, i), "llm",
 				"app.kubernetes.io/component: picker, app.kubernetes.io/instance: "+p.name+", app.kubernetes.io/name: kvasir"))
 		}
-		slice("llm", p.name+"-picker", "{name: http, port: 8080, protocol: TCP}, {name: grpc-ext-proc, port: 9002, protocol: TCP}, "+
+		slice("llm", p.service(), "{name: http, port: 8080, protocol: TCP}, {name: grpc-ext-proc, port: 9002, protocol: TCP}, "+
 			"{name: grpc-health, port: 9003, protocol: TCP}, {name: metrics, port: 9090, protocol: TCP}",
 			pickers...)
 	}
@@ -124,10 +130,16 @@ func startIstio(t *testing.T, edit func(o object), names ...string) {
 // startIstioOver is startIstio with the pods of the given pools.
 func startIstioOver(t *testing.T, pools []pool, edit func(o object), names ...string) {
 	t.Helper()
+	startIstioWith(t, pools, page(t, names), edit)
+}
+
+// startIstioWith is startIstioOver with the given objects.
+func startIstioWith(t *testing.T, pools []pool, all []object, edit func(o object)) {
+	t.Helper()
 	var objects []string
 	var configs []config.Config
 	services := 1
-	for _, o := range page(t, names) {
+	for _, o := range all {
 		edit(o)
 		switch o["kind"] {
 		case "HTTPRoute": // what Istio's status writer says, which the fake server does not run

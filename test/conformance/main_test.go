@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -24,6 +25,22 @@ type pool struct {
 	engines      []string
 	// replicas are the addresses of all its pickers.
 	replicas []string
+}
+
+// service is the Service of the pool's pickers; a fleet's is called as what gateways see of it.
+func (p pool) service() string {
+	if strings.HasSuffix(p.name, "-fleet") {
+		return p.name
+	}
+	return p.name + "-picker"
+}
+
+// labels are those of the engines' pods.
+func (p pool) labels() string {
+	if fleet, ok := strings.CutSuffix(p.name, "-fleet"); ok {
+		return "fleet.kvasir.dev/" + fleet + ": engine"
+	}
+	return "app: vllm"
 }
 
 // secondPicker is the address of a second picker of chat, where a test has one.

@@ -350,9 +350,10 @@ func TestADoorsPickersAreReplacedAndKilled(t *testing.T) {
 		c := p.client(t, g, []string{http11, http2}[i%2])
 		clients.Go(func() {
 			for n := 0; !stop.Load(); n++ {
-				model, want := []string{"llama", "chat", "small"}[(i+n)%3], ""
+				model := []string{"llama", "chat", "small"}[(i+n)%3]
 				a := d.ask(c, model, "big", "X-Session-Id", fmt.Sprint("session-", i))
-				if want = model; model == "chat" {
+				want := model
+				if model == "chat" {
 					want = a.pool
 				}
 				if answered.Add(1); a.status != http.StatusOK || a.model != want || a.model != a.pool {

@@ -71,7 +71,7 @@ func OfRoute(r *v1alpha1.ModelRoute) *Route {
 		for j := range rule.Matches {
 			var headers []string
 			for _, h := range rule.Matches[j].Headers {
-				headers = append(headers, strings.ToLower(string(h.Name)))
+				headers = append(headers, strings.ToLower(h.Name))
 			}
 			shown.When = append(shown.When, dashboard.Condition(rule.Matches[j].Tenant, headers))
 		}
@@ -171,7 +171,8 @@ func (r *Route) lines(c *console.Console) []string {
 		}
 		for j := range rule.Backends {
 			b := &rule.Backends[j]
-			g.Add(console.Text(number), console.Text(when), console.Text(pool(b)), console.Text(dash(b.Model)), console.Number("%d of %d", b.Weight, sum))
+			g.Add(console.Text(number), console.Text(when), console.Text(pool(b)), console.Text(dash(b.Model)),
+				console.Number("%d of %d", b.Weight, sum))
 			number, when = "", ""
 		}
 		for j := range rule.Fallbacks {

@@ -45,8 +45,8 @@ func (x *exchange) answerItself(answer *pb.ImmediateResponse) {
 	x.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ImmediateResponse{ImmediateResponse: answer}})
 }
 
-// asksForModels reports whether a request without a body asks for a list that no engine has: of a port for all pools, while there are several
-// or routes give models other names. A gateway that only observes takes no answer.
+// asksForModels reports whether a request without a body asks for a list that no engine has: of a port for all pools, while there are
+// several or routes give models other names. A gateway that only observes takes no answer.
 func (x *exchange) asksForModels() bool {
 	method := x.head.get(":method")
 	return (method == "GET" || method == "HEAD") && request.IsModels(x.head.path()) && !x.silent && x.server.options.Pool == "" &&
@@ -75,8 +75,8 @@ func (x *exchange) models() {
 	})
 }
 
-// strayed answers in place of an engine of another pool, to which the gateway has sent the request, or sent it again: what that engine answers
-// is the answer of another model, or says that there is no such model.
+// strayed answers in place of an engine of another pool, to which the gateway has sent the request, or sent it again: what that engine
+// answers is the answer of another model, or says that there is no such model.
 func (x *exchange) strayed() {
 	why := request.Strayed(x.decision.Spec().Name)
 	x.settle(picker.Failed)

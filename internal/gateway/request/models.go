@@ -37,9 +37,9 @@ func IsModels(path string) bool {
 	return path == modelsPath || strings.HasPrefix(path, modelsPath+"/")
 }
 
-// Models is the answer, in JSON, to a request for a path of IsModels, whose name is decoded (%2F is a slash of a model's name): for the names
-// that the client is allowed to use, over all pools, the list, or one of them. Since is when the picker started. Unknown is the name that is
-// not among them; then there is no answer. It fails with an *Error.
+// Models is the answer, in JSON, to a request for a path of IsModels, whose name is decoded (%2F is a slash of a model's name): for the
+// names that the client is allowed to use, over all pools, the list, or one of them. Since is when the picker started. Unknown is the
+// name that is not among them; then there is no answer. It fails with an *Error.
 func Models(p *picker.Picker, header func(string) string, path string, since time.Time) (answer []byte, unknown string, err error) {
 	models, err := p.ModelsFor(header)
 	if err != nil {

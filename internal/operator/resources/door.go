@@ -12,7 +12,8 @@ import (
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 )
 
-// door builds what gateways see of a pool, or of a fleet, and the objects by which single gateways are configured for it. All have its name.
+// door builds what gateways see of a pool, or of a fleet, and the objects by which single gateways are configured for it. All have its
+// name.
 type door struct {
 	meta    metav1.ObjectMeta
 	gateway *v1alpha1.Gateway
@@ -87,8 +88,9 @@ func FleetGateway(fleet *v1alpha1.PickerFleet) *v1alpha1.Gateway {
 // DifferentEngines is why gateways cannot reach the engines of all pools of a fleet by one pool of theirs, which has one protocol; empty if
 // they can.
 func (f *Fleet) DifferentEngines() string {
+	h2c := func(pool *v1alpha1.InferencePool) bool { return pool.Spec.Engine.Protocol == v1alpha1.ProtocolH2C }
 	for _, pool := range f.Pools {
-		if e, first := &pool.Spec.Engine, &f.Pools[0].Spec.Engine; (e.Protocol == v1alpha1.ProtocolH2C) != (first.Protocol == v1alpha1.ProtocolH2C) {
+		if h2c(pool) != h2c(f.Pools[0]) {
 			return "engine.protocol of the pools " + f.Pools[0].Name + " and " + pool.Name + " differ, and gateways speak one protocol to all: HTTP/1.1"
 		}
 	}

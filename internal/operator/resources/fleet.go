@@ -93,7 +93,8 @@ func (f *Fleet) behindGateway() bool {
 	shown := func(g *v1alpha1.Gateway) bool {
 		return g.Mode != v1alpha1.GatewayDisabled && g.TrafficPolicies != v1alpha1.TrafficPoliciesNone
 	}
-	return shown(FleetGateway(f.PickerFleet)) || slices.ContainsFunc(f.Pools, func(pool *v1alpha1.InferencePool) bool { return shown(&pool.Spec.Gateway) })
+	return shown(FleetGateway(f.PickerFleet)) ||
+		slices.ContainsFunc(f.Pools, func(pool *v1alpha1.InferencePool) bool { return shown(&pool.Spec.Gateway) })
 }
 
 // owners are the fleet and its pools. Kubernetes deletes an object with the last of its owners: if a fleet is deleted that serves

@@ -42,9 +42,9 @@ func NamesOf(pool string) Names {
 
 // NamesOfFleet are the names of a fleet's pickers. None is that of an object of some pool of the namespace, whatever pools and
 // fleets are called: no object of a pool has such an ending, and where a pool has an object of its own name, the object of
-// that kind of a fleet has a dot, which the name of a pool cannot have. The exception are what gateways see of a fleet and of a pool that is
-// called FLEET-fleet: gateways derive names of Services from it, which have no dots. The one that is there first keeps the name, and the
-// other one's condition GatewayAccepted says NameTaken.
+// that kind of a fleet has a dot, which the name of a pool cannot have. The exceptions are what gateways see of a fleet and of a pool that
+// is called FLEET-fleet: gateways derive names of Services from it, which have no dots. The one that is there first keeps the name, and
+// the other one's condition GatewayAccepted says NameTaken.
 func NamesOfFleet(fleet string) Names {
 	return Names{
 		Pickers: fleet + "-fleet", Guard: fleet + ".fleet", Peers: fleet + "-fleet-peers", TLS: fleet + "-fleet-tls", CA: fleet + "-fleet-ca",

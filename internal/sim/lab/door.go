@@ -116,7 +116,9 @@ func (s *sim) wake(i int) {
 func (s *sim) fallBack(w waiting, refused error) bool {
 	r := &s.Workload.Requests[w.i]
 	prompt := r.Prompt()
-	in := &picker.Keyed{Model: s.asked(r), Header: r.header, Prompt: prompt, Keys: s.keysOf(r, prompt), Streamed: true, Splits: true, Routing: w.routing}
+	in := &picker.Keyed{
+		Model: s.asked(r), Header: r.header, Prompt: prompt, Keys: s.keysOf(r, prompt), Streamed: true, Splits: true, Routing: w.routing,
+	}
 	if !s.pickers[w.picker].FallBackKeyed(in, refused) {
 		return false
 	}

@@ -21,7 +21,8 @@ type pod struct {
 
 func (s *sim) newPod(i int) (*pod, error) {
 	e, err := enginemodel.New(enginemodel.Config{
-		NumBlocks: s.KVTokens / s.BlockTokens, BlockSize: s.BlockTokens, Time: s.profileOf(i).Time, Uneven: s.Uneven, Seed: 1, Noise: uint64(i) + 1,
+		NumBlocks: s.KVTokens / s.BlockTokens, BlockSize: s.BlockTokens, Time: s.profileOf(i).Time, Uneven: s.Uneven,
+		Seed: 1, Noise: uint64(i) + 1,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("making pod %d: %w", i, err)

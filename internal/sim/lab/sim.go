@@ -119,7 +119,8 @@ func (c *Config) fill() error {
 	}
 	if c.Pods < 1 || c.Pods > 4096 || !(c.Speed > 0) || c.Pickers < 1 || c.Retries < 0 || c.Retries > 100 || c.EventLag < 0 ||
 		c.Roles.Prefillers < 0 || c.Roles.Prefillers >= c.Pods ||
-		len(c.Pools) > 0 && c.Pickers > 1 || c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.Stall.For < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
+		len(c.Pools) > 0 && c.Pickers > 1 ||
+		c.Islands.Away < 0 || c.Islands.Away > c.Pods || c.Islands.Way < 0 || c.Stall.For < 0 || c.BlockTokens < 1 || c.KVTokens < c.BlockTokens {
 		return fmt.Errorf("%w: %d pods of %d tokens in blocks of %d, speed %g, %d pickers, lag %v: out of range", errConfig,
 			c.Pods, c.KVTokens, c.BlockTokens, c.Speed, c.Pickers, c.EventLag)
 	}
@@ -300,7 +301,9 @@ func (s *sim) newPicker(outbox *replicas.Outbox) (*picker.Picker, error) {
 			RankHeader: -1, Role: s.Roles.of(i)})
 	}
 	s.settle(&spec)
-	p := picker.New(picker.Options{Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions, Draw: s.chance()})
+	p := picker.New(picker.Options{
+		Now: s.clock, Island: home, NewStrategy: s.maker(), Peers: outbox, Decisions: s.Decisions, Draw: s.chance(),
+	})
 	if len(s.Pools) > 0 {
 		return p, s.openDoor(p, &spec)
 	}

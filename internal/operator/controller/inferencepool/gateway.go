@@ -216,8 +216,8 @@ func (r *gatewayReader) read(ctx context.Context) (*gatewayFacts, error) {
 }
 
 // read reads what gateways see under a name, and say about it.
-func (f *gatewayFacts) read(ctx context.Context, api client.Reader, config resources.Config, key types.NamespacedName, gateway *v1alpha1.Gateway,
-	want *unstructured.Unstructured) error {
+func (f *gatewayFacts) read(ctx context.Context, api client.Reader, config resources.Config, key types.NamespacedName,
+	gateway *v1alpha1.Gateway, want *unstructured.Unstructured) error {
 	f.mode = gateway.Mode
 	switch {
 	case f.mode == v1alpha1.GatewayDisabled:
@@ -273,11 +273,7 @@ func JudgeGateway(ctx context.Context, api client.Reader, config resources.Confi
 	return gatewayAccepted(f), nil
 }
 
-// loose reads an object of the pool's name, of a kind without Go types here, and reports whether it exists.
-func (r *scope) loose(ctx context.Context, kind schema.GroupVersionKind, into any) (bool, error) {
-	return loose(ctx, r.Client, r.key, kind, into)
-}
-
+// loose reads an object of a kind without Go types here, and reports whether it exists.
 func loose(ctx context.Context, api client.Reader, key types.NamespacedName, kind schema.GroupVersionKind, into any) (bool, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(kind)

@@ -64,7 +64,8 @@ func (w *OptionalWatches) Keep(kinds []OptionalKind) error {
 // optionalKinds are those that a pool is reconciled for.
 func (r *Reconciler) optionalKinds(c resources.Config) []OptionalKind {
 	kinds := []OptionalKind{
-		{resources.GIEKind, c.GIE, r.ofGatewayPool}, {resources.RouteKind, c.Routes, ofRoute}, {resources.ProvisioningKind, c.Provisioning, ofInstance},
+		{resources.GIEKind, c.GIE, r.ofGatewayPool}, {resources.RouteKind, c.Routes, ofRoute},
+		{resources.ProvisioningKind, c.Provisioning, ofInstance},
 	}
 	for _, gvk := range c.Traffic.Kinds() {
 		kinds = append(kinds, OptionalKind{gvk, true, ofInstance})

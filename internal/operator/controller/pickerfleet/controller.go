@@ -186,7 +186,8 @@ func serves(fleet string, pool *v1alpha1.InferencePool) bool {
 }
 
 // gather finds the pools of a fleet, and the Secrets of their policies.
-func (r *Reconciler) gather(ctx context.Context, fleet *v1alpha1.PickerFleet, neighbours []*v1alpha1.InferencePool) (resources.Fleet, error) {
+func (r *Reconciler) gather(ctx context.Context, fleet *v1alpha1.PickerFleet,
+	neighbours []*v1alpha1.InferencePool) (resources.Fleet, error) {
 	f := resources.Fleet{PickerFleet: fleet, Pools: poolsOf(fleet.Name, neighbours)}
 	if len(f.Pools) == 0 {
 		return f, nil

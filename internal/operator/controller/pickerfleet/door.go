@@ -115,12 +115,15 @@ func (r *scope) gatewayAccepted(ctx context.Context) (metav1.Condition, error) {
 		r.door.Remarks = append(r.door.Remarks, different)
 	}
 	key := types.NamespacedName{Namespace: r.key.Namespace, Name: resources.NamesOfFleet(r.key.Name).Pickers}
-	return inferencepool.JudgeGateway(ctx, r.Client, r.config, key, resources.FleetGateway(r.fleet.PickerFleet), resources.FleetPool(r.fleet), r.door)
+	gateway, want := resources.FleetGateway(r.fleet.PickerFleet), resources.FleetPool(r.fleet)
+	return inferencepool.JudgeGateway(ctx, r.Client, r.config, key, gateway, want, r.door)
 }
 
 // optionalKinds are those that a fleet is reconciled for.
 func (r *Reconciler) optionalKinds(c resources.Config) []inferencepool.OptionalKind {
-	kinds := []inferencepool.OptionalKind{{GVK: resources.GIEKind, There: c.GIE, Of: r.ofDoor}, {GVK: resources.RouteKind, There: c.Routes, Of: r.ofDoor}}
+	kinds := []inferencepool.OptionalKind{
+		{GVK: resources.GIEKind, There: c.GIE, Of: r.ofDoor}, {GVK: resources.RouteKind, There: c.Routes, Of: r.ofDoor},
+	}
 	for _, gvk := range c.Traffic.Kinds() {
 		kinds = append(kinds, inferencepool.OptionalKind{GVK: gvk, There: true, Of: r.ofDoor})
 	}
