@@ -165,6 +165,9 @@ func TestACopyGoesOnlyWhereThereIsRoomToSpare(t *testing.T) {
 				}
 			}
 			assertIdle(t, p)
+			if err := p.Apply(specs); err != nil { // it waits for picks on the view before
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -59,7 +59,7 @@ func TestARouteLimitsItsRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = pick("chat")
-	wantRefusal(t, err, codeRouteConcurrent)
+	_ = wantRefusal(t, err, codeRouteConcurrent)
 	other, err := pick("stable") // by its own name no route leads there
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +272,7 @@ func TestWhatPeersReportOfARoute(t *testing.T) {
 	d.End(Completed)
 	report("modelroute/default/chat", 2)
 	_, err = p.Pick(context.Background(), requestFor(1, "chat", nil))
-	wantRefusal(t, err, codeRouteConcurrent)
+	_ = wantRefusal(t, err, codeRouteConcurrent)
 	p.Lost(7)
 	if d, err = p.Pick(context.Background(), requestFor(1, "chat", nil)); err != nil {
 		t.Fatal(err)
