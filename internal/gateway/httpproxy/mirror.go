@@ -199,7 +199,8 @@ func (c *mirrored) send(ctx context.Context, d *picker.Decision) (picker.Outcome
 	ep := d.Targets[0].Endpoint
 	sent := c.body
 	r := &http.Request{
-		Method: c.request.Method, URL: &url.URL{Path: c.request.URL.Path, RawPath: c.request.URL.RawPath}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Method: c.request.Method, URL: &url.URL{Path: c.request.URL.Path, RawPath: c.request.URL.RawPath},
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: c.header(d), Body: sent.reader(new(atomic.Bool)), ContentLength: int64(len(sent.Bytes)),
 		GetBody: func() (io.ReadCloser, error) { return sent.reader(new(atomic.Bool)), nil },
 	}

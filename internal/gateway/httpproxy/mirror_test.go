@@ -108,7 +108,7 @@ func TestAClientNoticesNothingOfAMirror(t *testing.T) {
 			w.WriteHeader(http.StatusInternalServerError)
 			_, _ = io.WriteString(w, `{"error":{"message":"x"}}`)
 		}, 2},
-		"that breaks off": {func(w http.ResponseWriter, r *http.Request) {
+		"that disconnects": {func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, "half")
 			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
