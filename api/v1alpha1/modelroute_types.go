@@ -63,7 +63,7 @@ type ModelRouteSpec struct {
 // ModelRouteRule says where the requests go that it matches.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.fallback) && size(self.fallback) > 0) || (!has(self.fallbackOn) && !has(self.fallbackWithinMilliseconds))",message="the pools that fallbackOn and fallbackWithinMilliseconds are about",fieldPath=".fallback",reason="FieldValueRequired"
-// +kubebuilder:validation:XValidation:rule="!has(self.mirrors) || self.mirrors.all(m, self.backends.exists(b, b.pool != m.pool || (has(b.modelName) ? b.modelName : ”) != (has(m.modelName) ? m.modelName : ”)))",message="a mirror must differ from the backends: this one would send each request to the same engines twice",fieldPath=".mirrors"
+// +kubebuilder:validation:XValidation:rule="!has(self.mirrors) || self.mirrors.all(m, self.backends.exists(b, b.pool != m.pool || has(b.modelName) != has(m.modelName) || (has(m.modelName) && b.modelName != m.modelName)))",message="a mirror must differ from the backends: this one would send each request to the same engines twice",fieldPath=".mirrors"
 type ModelRouteRule struct {
 	// matches are alternatives, at most 8. Without any, the rule matches every request.
 	// +kubebuilder:validation:MinItems=0

@@ -63,6 +63,11 @@ func TestWrongRoutesAreRefused(t *testing.T) {
 		"a fallback's pool": {"- backends:", "- fallback: [{pool: A_B}]\n    backends:", []string{"spec.rules[0].fallback[0].pool"}},
 		"a fallback twice": {"- backends:", "- fallback: [{pool: m}, {pool: m}]\n    backends:",
 			[]string{"spec.rules[0].fallback", "the same pool and the same modelName"}},
+		"a mirror that is the backend": {"- backends:", "- mirrors: [{pool: m}]\n    backends:",
+			[]string{"spec.rules[0].mirrors", "the same engines twice"}},
+		"a percentage": {"- backends:", "- mirrors: [{pool: x, percent: 101}]\n    backends:",
+			[]string{"spec.rules[0].mirrors[0].percent", "less than or equal to 100"}},
+		"a limit of none": {"  rules:", "  limits: {maxConcurrent: 0}\n  rules:", []string{"spec.limits"}},
 		"a cause": {"- backends:", "- fallback: [{pool: m}]\n    fallbackOn: [Slow]\n    backends:",
 			[]string{"spec.rules[0].fallbackOn[0]", `"Cold"`}},
 		"causes without pools": {"- backends:", "- fallbackOn: [Full]\n    backends:", []string{"spec.rules[0].fallback", "Required"}},
@@ -124,7 +129,8 @@ func TestANameBelongsToOneRoute(t *testing.T) {
 func TestTheStatusOfARouteSaysWhetherItIsAppliedAndItsPoolsAreThere(t *testing.T) {
 	d := open(t, "pool.yaml", smallPool, "a.yaml", smallRoute,
 		"b.yaml", strings.NewReplacer("name: chat", "name: second").Replace(smallRoute),
-		"c.yaml", strings.NewReplacer("name: chat", "name: third", "[chat]", "[talk]", "pool: m", "pool: missing").Replace(smallRoute))
+		"c.yaml", strings.NewReplacer("name: chat", "name: third", "[chat]", "[talk]", "pool: m", "pool: missing").Replace(smallRoute),
+		"d.yaml", strings.NewReplacer("name: chat", "name: mirrored", "[chat]", "[mirror]", "- backends", "- mirrors: [{pool: missing}]\n    backends").Replace(smallRoute))
 	s, _ := load(t, d)
 	got := map[string]string{}
 	for _, item := range NewBoard().Update(time.Unix(0, 0), s, Live{}).Items {
@@ -136,7 +142,8 @@ func TestTheStatusOfARouteSaysWhetherItIsAppliedAndItsPoolsAreThere(t *testing.T
 	}
 	want := map[string]string{
 		"chat": "Accepted Accepted; ResolvedRefs ResolvedRefs; ", "second": "Accepted NameTaken; ",
-		"third": "Accepted Accepted; ResolvedRefs ReferenceNotFound; ",
+		"third":    "Accepted Accepted; ResolvedRefs ReferenceNotFound; ",
+		"mirrored": "Accepted Accepted; ResolvedRefs ReferenceNotFound; ",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -218,7 +218,8 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		requests, tokenized, handoffs, plans, transferBase, transferToken, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs,
 		unindexed, strangers, eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
-		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks, routeRefused, mirrorsSent, mirrorsDropped, mirrorsEnded, hookSteps,
+		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks, hookSteps,
+		routeRefused, mirrorsSent, mirrorsDropped, mirrorsEnded,
 		cacheRequests, cacheAnswers, cacheRemoved, cacheBytes, cacheLimit, cacheEntries, cacheVectors, cacheEmbeddings, cacheModels, cacheSimilarity,
 	} {
 		out <- d

@@ -149,8 +149,8 @@ func (r *Rule) Choose(draw uint64) int {
 // unit makes an evenly distributed number between 0 and 1 of one whose bits need not be.
 func unit(x uint64) float64 { return (float64(endpoint.Mix(x)>>11) + 0.5) / (1 << 53) }
 
-// Takes reports whether a request with a draw is copied to the mirror. It is independent of the backend and of other mirrors. A draw that is
-// taken is also taken with every higher percentage.
+// Takes reports whether a request with a draw is copied to the mirror. It is independent of the backend and of other mirrors. A draw that
+// is taken is also taken with every higher percentage.
 func (m *Mirror) Takes(draw uint64) bool { return unit(draw^m.seed) < float64(m.Percent)/100 }
 
 // Is reports whether two backends are the same pool under the same name.

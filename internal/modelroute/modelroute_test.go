@@ -141,3 +141,36 @@ func BenchmarkChoose(b *testing.B) {
 		r.Choose(uint64(i))
 	}
 }
+
+// TestAMirrorTakesItsPercent of the draws, whatever the backend and the other mirrors get; with 0 none and with 100 all. A higher percentage
+// takes what a lower one took, too.
+func TestAMirrorTakesItsPercent(t *testing.T) {
+	mirrors := func(percent int) *Rule {
+		return &(&Route{Namespace: "default", Name: "chat", Rules: []Rule{{
+			Backends: []Backend{{Pool: "default/a", Weight: 1}, {Pool: "default/b", Weight: 1}},
+			Mirrors:  []Mirror{{Backend{Pool: "default/a"}, percent}, {Backend{Pool: "default/c"}, percent}},
+		}}}).Prepared().Rules[0]
+	}
+	for _, percent := range []int{0, 1, 10, 50, 99, 100} {
+		r, more := mirrors(percent), mirrors(min(100, percent+7))
+		random := rand.New(rand.NewPCG(3, 4))
+		var taken, both, ofFirst, first int
+		for range draws {
+			draw := random.Uint64()
+			is := r.Mirrors[0].Takes(draw)
+			if is && !more.Mirrors[0].Takes(draw) {
+				t.Fatalf("a draw that is taken with %d %% is not with more", percent)
+			}
+			if r.Choose(draw) == 0 {
+				first++
+				ofFirst += map[bool]int{true: 1}[is]
+			}
+			taken += map[bool]int{true: 1}[is]
+			both += map[bool]int{true: 1}[is && r.Mirrors[1].Takes(draw)]
+		}
+		share := float64(percent) / 100
+		within(t, fmt.Sprint(percent, " %"), taken, draws, share)
+		within(t, fmt.Sprint(percent, " % at both"), both, draws, share*share)
+		within(t, fmt.Sprint(percent, " % of one backend's"), ofFirst, first, share)
+	}
+}

@@ -400,7 +400,9 @@ func (d *Decision) settle(outcome Outcome) {
 	d.caller.pass.Release()
 	d.leaveRoute()
 	d.view.peers.Changed()
-	d.view.stats.outcomes[outcome].Add(1)
+	if !d.isMirror() {
+		d.view.stats.outcomes[outcome].Add(1)
+	}
 	if outcome == Completed && !d.usage {
 		d.view.stats.delivered.silent.Add(1)
 		d.Targets[d.target].member.stats.delivered.silent.Add(1)

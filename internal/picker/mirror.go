@@ -15,8 +15,9 @@ import (
 // Mirror is a copy of one request, for a pool that the rule of its ModelRoute names as a mirror. Its methods can be called from any
 // goroutine.
 //
-// A copy is no request of the client. It waits for nothing and goes only to endpoints that have room to spare; it enters no limit of tenants
-// or routes, no record of use, and no signal by which a pool is scaled or woken; and how it ends says nothing about an endpoint to others.
+// A copy is no request of the client. It waits for nothing and goes only to endpoints that have room to spare; it enters no limit of
+// tenants or routes, no record of use, no metric of requests, and no signal by which a pool is scaled or woken; and how it ends says
+// nothing about an endpoint to others.
 type Mirror struct {
 	routing Routing
 	to      *modelroute.Mirror

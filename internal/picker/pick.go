@@ -428,7 +428,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		v.doubts.ignored.Add(1)
 	}
 	d.stored = d.Targets[0].member.stored.Load()
-	if !state.again {
+	if !state.again && !d.isMirror() {
 		v.stats.count(d)
 	}
 	d.begin(0)

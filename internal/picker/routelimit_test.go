@@ -59,7 +59,7 @@ func TestARouteLimitsItsRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = pick("chat")
-	wantRefusal(t, err, codeRouteConcurrent)
+	_ = wantRefusal(t, err, codeRouteConcurrent)
 	other, err := pick("stable") // by its own name no route leads there
 	if err != nil {
 		t.Fatal(err)
@@ -180,8 +180,18 @@ func TestARequestIsCountedOnceOnItsWayThroughFallbacks(t *testing.T) {
 			t.Fatalf("%v, %d requests are left", err, meter())
 		}
 	}
-	if left := p.current.Load().routeList[0].counters.meter.meters.Rates(p.now(), "", &tenant.Class{RequestsPerMinute: 1000}).Requests.Left; left != 997 {
-		t.Errorf("%d of 1000 requests are left after three, and three that no pool could take", left)
+	if err := p.Apply(routedSpecs(t, "stable", "next"), route); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // refused after the limits
+		in := requestFor(1, "chat", nil)
+		in.Body = []byte(`{"model":"chat","prompt":"x","kv_transfer_params":{}}`)
+		if _, err := p.Pick(context.Background(), in); err == nil || meter() != 0 {
+			t.Fatalf("%v, %d requests are left", err, meter())
+		}
+	}
+	if left := p.current.Load().routeList[0].counters.meter.meters.Rates(p.now(), "", &tenant.Class{RequestsPerMinute: 1000}).Requests.Left; left != 994 {
+		t.Errorf("%d of 1000 requests are left after six, and three that no pool could take", left)
 	}
 }
 
@@ -262,7 +272,7 @@ func TestWhatPeersReportOfARoute(t *testing.T) {
 	d.End(Completed)
 	report("modelroute/default/chat", 2)
 	_, err = p.Pick(context.Background(), requestFor(1, "chat", nil))
-	wantRefusal(t, err, codeRouteConcurrent)
+	_ = wantRefusal(t, err, codeRouteConcurrent)
 	p.Lost(7)
 	if d, err = p.Pick(context.Background(), requestFor(1, "chat", nil)); err != nil {
 		t.Fatal(err)

@@ -155,7 +155,8 @@ func (t *TenantsSpec) classOf(name string) *tenant.Class {
 	return t.Default
 }
 
-// arrive lets a request into its pool: its caller has a share of the tenant's limits, and start is when it arrived. It fails with an *Error.
+// arrive lets a request into its pool: its caller has a share of the tenant's limits. It returns when the request has arrived, too, and
+// fails with an *Error.
 func (p *Picker) arrive(v *view, in *Request, r *openai.Request, h *hooked, start time.Time) (c caller, arrived time.Time, err error) {
 	if in.Again != nil {
 		before := in.Again.arrived

@@ -61,6 +61,7 @@ func mirrorsAndLimits() Group {
 		"mirrors":                       {Spec: mirror("{pool: a}, {pool: a, modelName: b, percent: 0}, {pool: m, modelName: b, percent: 100}, {pool: c, percent: 1}")},
 		"no mirrors":                    {Spec: mirror("")},
 		"a mirror that is a canary too": {Spec: ofRule("backends: [{pool: a, weight: 95}, {pool: b, weight: 5}], mirrors: [{pool: b, percent: 10}]")},
+		"a mirror by its first name":    {Spec: ofRule("backends: [{pool: a, modelName: x}], mirrors: [{pool: a}]")},
 		"a mirror that is a fallback":   {Spec: ofRule("backends: [{pool: a}], fallback: [{pool: b}], mirrors: [{pool: b}]")},
 		"a mirror that is the backend":  {Spec: mirror("{pool: m}"), Want: "a mirror must differ from the backends"},
 		"the backend by its name":       {Spec: ofRule("backends: [{pool: a, modelName: x}], mirrors: [{pool: a, modelName: x}]"), Want: "a mirror must differ from the backends"},

@@ -86,3 +86,42 @@ func TestRoutesHoldBehindAGateway(t *testing.T) {
 		}
 	}
 }
+
+// TestMirrorsAndLimitsBehindAGateway: the gateway sends the request, so the mirror gets nothing, which is counted. The limits of the route
+// hold, and a request that has ended is under way no more.
+func TestMirrorsAndLimitsBehindAGateway(t *testing.T) {
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, `{"choices":[{"finish_reason":"stop"}]}`)
+	}
+	specs := []picker.Spec{named("live", engine(t, answer)), named("copy", engine(t, func(http.ResponseWriter, *http.Request) {
+		t.Error("the mirror was asked")
+	}))}
+	h := newHouse(t, Options{}, ServeOptions{}, specs...)
+	if err := h.picker.Apply(specs, modelroute.Route{Namespace: "default", Name: "chat", Models: []string{"chat"},
+		Limits: modelroute.Limits{RequestsPerMinute: 3, MaxConcurrent: 1},
+		Rules: []modelroute.Rule{{
+			Backends: []modelroute.Backend{{Pool: "default/live", Weight: 1}},
+			Mirrors:  []modelroute.Mirror{{Backend: modelroute.Backend{Pool: "default/copy"}, Percent: 100}},
+		}}}); err != nil {
+		t.Fatal(err)
+	}
+	g := h.envoy(envoytest.Options{Seed: 3})
+	ask := func() *http.Response {
+		return g.post("/v1/completions", `{"model":"chat","prompt":"x"}`, "Content-Type", "application/json")
+	}
+	for i := range 3 {
+		if r := ask(); r.StatusCode != http.StatusOK {
+			t.Fatalf("request %d: %d %s", i, r.StatusCode, read(t, r))
+		}
+		eventually(t, "the request has ended", func() bool { return h.picker.Stats()[1].Outcomes[picker.Completed] == int64(i+1) })
+	}
+	if r := ask(); r.StatusCode != http.StatusTooManyRequests || r.Header.Get("Retry-After") == "" ||
+		!strings.Contains(read(t, r), "route_requests_per_minute") {
+		t.Errorf("beyond the limit: %d %v", r.StatusCode, r.Header)
+	}
+	s := h.picker.Routes()[0]
+	if m := s.Mirrors["default/copy"]; m.Dropped[picker.DropGateway] != 3 || m.Sent != 0 || s.Refused != [2]int64{1, 0} {
+		t.Errorf("counters %+v", s)
+	}
+}

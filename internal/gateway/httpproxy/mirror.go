@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -198,7 +199,8 @@ func (c *mirrored) send(ctx context.Context, d *picker.Decision) (picker.Outcome
 	ep := d.Targets[0].Endpoint
 	sent := c.body
 	r := &http.Request{
-		Method: c.request.Method, URL: upstreamURL(c.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Method: c.request.Method, URL: &url.URL{Path: c.request.URL.Path, RawPath: c.request.URL.RawPath},
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: c.header(d), Body: sent.reader(new(atomic.Bool)), ContentLength: int64(len(sent.Bytes)),
 		GetBody: func() (io.ReadCloser, error) { return sent.reader(new(atomic.Bool)), nil },
 	}
@@ -212,7 +214,7 @@ func (c *mirrored) send(ctx context.Context, d *picker.Decision) (picker.Outcome
 }
 
 // mirroredHeaders are those of the client's headers that an engine gets with a copy: what its body is, and what the API asks of an answer.
-// No others: keys, cookies, addresses and names of people are for the pool that the client has asked.
+// No others, and no query: keys, cookies, addresses and names of people are for the pool that the client has asked.
 var mirroredHeaders = []string{"Content-Type", "Accept", "Anthropic-Version", "Anthropic-Beta"}
 
 // header is that of a copy. The engine gets the key of its own pool, and none of the client's.
