@@ -61,7 +61,7 @@ test: $(PARTS) ## what protects a change
 	@echo "All checks passed."
 
 .PHONY: test-all
-test-all: $(PARTS) test-ipv6 test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle lifecycle-neighbours test-opa ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
+test-all: $(PARTS) test-ipv6 test-envoy test-real test-real-pods $(SEARCHES) attack soak-lifecycle lifecycle-neighbours test-opa test-redis ## and real gateways and engines, long searches, a long life of a pool, a cluster (root)
 	$(MAKE) cluster-up
 	status=0; $(MAKE) test-e2e || status=$$?; $(MAKE) cluster-down; exit $$status
 	@echo "All checks passed."
@@ -97,6 +97,13 @@ test-opa: ## the policies of docs/hooks.md with the Open Policy Agent, which is 
 	@echo "== the Open Policy Agent"
 	test -x bin/opa/$(OPA)/opa || GOBIN=$(CURDIR)/bin/opa/$(OPA) $(GO) install github.com/open-policy-agent/opa@$(OPA)
 	KVASIR_OPA=$(CURDIR)/bin/opa/$(OPA)/opa $(GO) test -count=1 -v -run TestTheOpenPolicyAgentDecides ./test/e2e
+
+.PHONY: test-redis
+test-redis: ## answers that pickers share in a real Redis, which is installed from Debian where there is none (root)
+	@echo "== Redis"
+	command -v redis-server || { apt-get update -q && apt-get install -qy --no-install-recommends redis-server; }
+	$(GO) test -count=1 -timeout 5m ./internal/redisstore
+	$(GO) test -count=1 -timeout 5m -run 'TestReplicasAnswerWhatOneHasStored|TestSharedAnswersStayWithTheirTenant' ./internal/gateway/httpproxy
 
 .PHONY: attack
 attack: ## every kind of hostile client at once at a picker, in containers' memory of 512 MiB, 1 GiB and 2 GiB (root; skipped without)

@@ -31,6 +31,56 @@ type ResponseCache struct {
 	// semantic defines how similar questions are found.
 	// +optional
 	Semantic SemanticMatch `json:"semantic,omitzero"`
+	// store keeps the answers outside of the pickers, too, so that replicas share them.
+	// +optional
+	Store ResponseStore `json:"store,omitzero"`
+}
+
+// ResponseStore keeps answers outside of the pickers.
+type ResponseStore struct {
+	// redis is a server that speaks the protocol of Redis.
+	// +required
+	Redis RedisStore `json:"redis,omitzero"`
+}
+
+// RedisStore is a server with the protocol of Redis, 6.0 or newer. It gets answers that are sealed with the root of the pool's keys, under
+// names that say nothing of the requests, each with its time to live. While it does not answer, each picker uses its own memory.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.caSecretRef) || self.url.startsWith('rediss:')",message="caSecretRef is for a URL of rediss"
+// +kubebuilder:validation:XValidation:rule="!has(self.username) || has(self.passwordSecretRef)",message="username needs passwordSecretRef"
+type RedisStore struct {
+	// url of the server, such as redis://redis.caches:6379, or rediss with TLS.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=300
+	// +kubebuilder:validation:Pattern=`^rediss?://([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$`
+	// +required
+	URL string `json:"url,omitempty"`
+	// username of the access control list of Redis; without it, the password is that of the default user.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._@-]+$`
+	// +optional
+	Username string `json:"username,omitempty"`
+	// passwordSecretRef names the entry of a Secret with the password.
+	// +optional
+	PasswordSecretRef SecretKey `json:"passwordSecretRef,omitzero"`
+	// caSecretRef names the entry of a Secret with the certificates of the authorities that the server's certificate is checked by, in PEM.
+	// Without it, those of the picker's image are used.
+	// +optional
+	CASecretRef SecretKey `json:"caSecretRef,omitzero"`
+	// keyPrefix of the names on the server.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._:-]+$`
+	// +kubebuilder:default=kvasir
+	// +optional
+	KeyPrefix string `json:"keyPrefix,omitempty"`
+	// timeoutMilliseconds of a question, which delays each request that the picker's own memory has no answer to.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=50
+	// +optional
+	TimeoutMilliseconds int32 `json:"timeoutMilliseconds,omitempty"`
 }
 
 // SemanticMatch defines which questions are similar. An answer to a similar question can be wrong: numbers in digits must be equal, but a
@@ -75,10 +125,13 @@ type EmbeddingService struct {
 
 // SecretNames are the Secrets that the cache needs.
 func (c *ResponseCache) SecretNames() []string {
-	if name := c.Semantic.Embeddings.KeySecretRef.Name; name != "" {
-		return []string{name}
+	var names []string
+	for _, ref := range []SecretKey{c.Semantic.Embeddings.KeySecretRef, c.Store.Redis.PasswordSecretRef, c.Store.Redis.CASecretRef} {
+		if ref.Name != "" {
+			names = append(names, ref.Name)
+		}
 	}
-	return nil
+	return names
 }
 
 // ResponseCacheType is how requests are compared.

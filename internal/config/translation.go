@@ -275,6 +275,9 @@ func (n *translation) finishPool(d *draft, endpoints []endpoint.Endpoint) {
 		if winner := n.winners[d.name]; winner != nil {
 			if policy, ok := n.next.policies[nameOf(winner)]; ok {
 				spec.Policy, s.Policy = policy, winner
+				if redis := &spec.Policy.Responses.Redis; redis.Address != "" {
+					redis.Origin = originOf(d.object, winner)
+				}
 				n.next.inForce[d.name] = winner.Name
 			}
 		}

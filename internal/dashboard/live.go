@@ -110,6 +110,17 @@ func (f *Facts) responseCache() *api.ResponseCache {
 	if s.Compares {
 		out.Semantic = semanticCache(&s.Stats)
 	}
+	if s.Shares {
+		out.Store = &api.CacheStore{Results: map[string]int64{}}
+		for i, n := range s.Storages {
+			if n > 0 {
+				out.Store.Results[respcache.Storage(i).String()] = n
+			}
+		}
+		if t := s.StoreTrouble; t != nil {
+			out.Store.Trouble, out.Store.TroubleDetail = t.What.String(), t.Detail
+		}
+	}
 	return out
 }
 

@@ -74,6 +74,8 @@ func TestAPoolWithoutACacheShowsNone(t *testing.T) {
 	s.Compares, s.Results[respcache.Similar], s.Vectors = true, 12, 13
 	s.Embeddings[respcache.Embedded], s.Embeddings[respcache.EmbeddingAlike] = 14, 15
 	s.Trouble = &respcache.Trouble{What: respcache.EmbeddingAlike, Detail: "why"}
+	s.Shares, s.Storages[respcache.StoreFailed], s.StoreTrouble = true, 16, &respcache.StoreTrouble{What: respcache.StoreFailed, Detail: "gone"}
+	want.Store = &api.CacheStore{Results: map[string]int64{"failed": 16}, Trouble: "failed", TroubleDetail: "gone"}
 	want.Semantic = &api.SemanticCache{
 		Hits: 12, Vectors: 13, Embedded: 14, NotEmbedded: map[string]int64{"alike": 15}, Trouble: "alike", TroubleDetail: "why",
 	}

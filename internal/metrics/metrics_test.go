@@ -80,7 +80,8 @@ func sources() Sources {
 			return []picker.HookStats{{Namespace: "default", Pool: "llama", Step: "free", Outcomes: [hooks.NumOutcomes]int64{hooks.Applied: 3}}}
 		},
 		Responses: func() []picker.ResponseStats {
-			return []picker.ResponseStats{{Namespace: "a", Pool: "chat", Compares: true, Stats: respcache.Stats{
+			return []picker.ResponseStats{{Namespace: "a", Pool: "chat", Compares: true, Shares: true, Stats: respcache.Stats{
+				Storages:   [respcache.NumStorages]int64{respcache.StoreInvalid: 7},
 				Embeddings: [respcache.NumEmbeddings]int64{respcache.Embedded: 3, respcache.EmbeddingFailed: 2}, Models: 1, Vectors: 6,
 				Similarity: respcache.Similarities{Counts: [len(respcache.SimilarityBounds) + 1]int64{0: 1, 12: 1, 13: 2}, Sum: 3.1},
 				Results:    [respcache.NumResults]int64{respcache.Hit: 3, respcache.Miss: 5, respcache.Declined: 1},
@@ -211,6 +212,7 @@ func TestValuesComeFromTheSources(t *testing.T) {
 		`kvasir_response_cache_answers_total{namespace="a",pool="chat",result="too_large"} 1`,
 		`kvasir_response_cache_removed_total{namespace="a",pool="chat",reason="room"} 2`,
 		`kvasir_response_cache_bytes{namespace="a",pool="chat"} 1000`,
+		`kvasir_response_cache_store_total{namespace="a",pool="chat",result="invalid"} 7`,
 		`kvasir_response_cache_vectors{namespace="a",pool="chat"} 6`,
 		`kvasir_response_cache_embeddings_total{namespace="a",pool="chat",result="failed"} 2`,
 		`kvasir_response_cache_embedding_model_changes_total{namespace="a",pool="chat"} 1`,

@@ -30,6 +30,8 @@ var (
 		"Changes of the model of the embedding service, after which no vectors from before are compared.", ofPool, nil)
 	cacheSimilarity = prometheus.NewDesc("kvasir_response_cache_similarity",
 		"Similarity of a question to the most similar one in the response cache that could answer it.", ofPool, nil)
+	cacheStore = prometheus.NewDesc("kvasir_response_cache_store_total",
+		"Questions to the store that response caches share, and answers for it, by result.", []string{"namespace", "pool", "result"}, nil)
 	cacheEntries = prometheus.NewDesc("kvasir_response_cache_entries", "Answers in the response cache.", ofPool, nil)
 )
 
@@ -51,6 +53,11 @@ func collectResponses(out chan<- prometheus.Metric, all []picker.ResponseStats) 
 		emit(cacheBytes, prometheus.GaugeValue, s.Bytes)
 		emit(cacheLimit, prometheus.GaugeValue, s.Limit)
 		emit(cacheEntries, prometheus.GaugeValue, int64(s.Entries))
+		if s.Shares {
+			for result, n := range s.Storages {
+				emit(cacheStore, prometheus.CounterValue, n, respcache.Storage(result).String())
+			}
+		}
 		if !s.Compares {
 			continue
 		}

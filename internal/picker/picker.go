@@ -27,6 +27,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker/circuit"
 	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/replicas"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
 
 // Renderer requests the token ids of a request from an engine. Errors that are the request's fault, or the renderer's own,
@@ -83,6 +84,8 @@ type Options struct {
 	HookServices hooks.Caller
 	// Embeddings makes the vectors of response caches that answer similar requests; nil where none do.
 	Embeddings Embedder
+	// OpenStore opens the store that a response cache shares with other replicas; root is the secret of the pool's keys. nil where none do.
+	OpenStore func(r *respcache.Redis, root [kvblock.SecretBytes]byte, counters *respcache.Counters) (respcache.Store, error)
 	// Overload refuses requests of low priority while resources are short; nil for never.
 	Overload *overload.Manager
 	// Log gets a line per request at V(1).

@@ -103,6 +103,7 @@ type view struct {
 	island   string           // of this picker; empty without one
 	hooks    *poolHooks       // nil without steps
 	cache    *respcache.Cache // of responses; nil without one
+	store    respcache.Store  // of the cache; nil without one
 	// sessionKeys are tried in order; homes is where the sessions' last requests went.
 	sessionKeys []SessionKey
 	homes       *routinghistory.Sessions
@@ -158,7 +159,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if v.hooks, err = compileHooks(spec, old, p.options.HookServices); err != nil {
 		return nil, err
 	}
-	v.cache = v.responseCache(old)
+	v.cache = p.responseCache(v, old)
 	v.sessionKeys = sessionKeys(&spec.Policy)
 	if old != nil && old.spec.Policy.SessionIdle == spec.Policy.SessionIdle {
 		v.homes = old.homes
@@ -268,6 +269,9 @@ func (p *Picker) exactOf(name string) *atomic.Pointer[Exact] {
 func leave(old, next *view) {
 	if next == nil || next.cache != old.cache {
 		old.cache.Close()
+		if old.store != nil {
+			old.store.Close()
+		}
 	}
 	stays, ids := map[*member]bool{}, map[endpoint.ID]bool{}
 	if next != nil {

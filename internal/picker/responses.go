@@ -28,6 +28,8 @@ type ResponseCacheSpec struct {
 	OnRequest bool
 	// Similar requests are answered, too.
 	Similar SimilarSpec
+	// Redis shares answers between replicas; without an address, there is none.
+	Redis respcache.Redis
 }
 
 // CacheHeader is the header by which clients ask for an answer from the response cache, and by which answers say hit or miss.
@@ -53,7 +55,7 @@ func (a *CachedAnswer) Error() string { return "the response cache has the answe
 
 // responseCache makes the cache of a view. That of the old view is kept only if nothing has changed that the answer to a request could
 // depend on: all of the pool and its policy, but its endpoints.
-func (v *view) responseCache(old *view) *respcache.Cache {
+func (p *Picker) responseCache(v, old *view) *respcache.Cache {
 	c := &v.spec.Policy.Responses
 	if c.MaxBytes <= 0 {
 		return nil
@@ -62,10 +64,31 @@ func (v *view) responseCache(old *view) *respcache.Cache {
 		before, now := *old.spec, *v.spec
 		before.Endpoints, now.Endpoints = nil, nil
 		if reflect.DeepEqual(before, now) {
+			v.store = old.store
 			return old.cache
 		}
 	}
+	if c.Redis.Address != "" && c.Redis.Missing == "" && p.options.OpenStore != nil {
+		store, err := p.options.OpenStore(&c.Redis, v.spec.Seed.Secret(), &v.responses)
+		if err != nil {
+			v.responses.CountStorage(p.now(), respcache.StoreFailed, err.Error())
+		} else {
+			v.store = store
+		}
+	}
 	return respcache.New(c.MaxBytes, c.Life, &v.responses)
+}
+
+// shared returns the answer that the store of the pool has; nil if there is none.
+func (p *Picker) shared(ctx context.Context, v *view, key respcache.Key, c *caller, wish *cacheWish) *respcache.Answer {
+	switch redis := &v.spec.Policy.Responses.Redis; {
+	case redis.Missing != "":
+		v.responses.CountStorage(p.now(), respcache.StoreNotCalled, redis.Missing)
+		return nil
+	case v.store == nil || wish.maxAge == 0:
+		return nil
+	}
+	return v.cache.Shared(ctx, v.store, p.now, key, c.name, wish.maxAge)
 }
 
 // answered looks a request up in the response cache: what it finds is the answer. If a request that can be answered so is not there, the
@@ -90,17 +113,23 @@ func (p *Picker) answered(ctx context.Context, v *view, s *scratch, in *Request,
 	now, similarity := p.now(), 0.0
 	a := v.cache.Get(now, key, wish.maxAge)
 	if a == nil {
+		a = p.shared(ctx, v, key, c, &wish)
+	}
+	if a == nil {
 		var likeness *respcache.Likeness
 		if a, similarity, likeness = p.similar(ctx, v, in, &s.request, c, &wish); a == nil {
 			v.responses.Count(respcache.Miss)
 			in.Recording = v.cache.Record(key, c.name)
+			if v.store != nil {
+				in.Recording.Share(v.store)
+			}
 			if likeness != nil {
 				in.Recording.Like(likeness)
 			}
 			return nil
 		}
-		now = p.now()
 	}
+	now = p.now()
 	p.recordAnswered(v, s, in, steps, start)
 	return &CachedAnswer{
 		Answer: a, Age: now.Sub(a.Stored), Similarity: similarity,
@@ -296,6 +325,8 @@ type ResponseStats struct {
 	Namespace, Pool string
 	// Compares: similar questions are answered, too.
 	Compares bool
+	// Shares: answers are kept in a store, too.
+	Shares bool
 	respcache.Stats
 }
 
@@ -304,7 +335,8 @@ func (p *Picker) ResponseStats() (all []ResponseStats) {
 	for _, v := range p.current.Load().pools {
 		if v.cache != nil {
 			all = append(all, ResponseStats{
-				v.spec.Namespace, v.spec.Name, v.spec.Policy.Responses.Similar.Embeddings.URL != "", v.cache.Stats(&v.responses),
+				v.spec.Namespace, v.spec.Name, v.spec.Policy.Responses.Similar.Embeddings.URL != "", v.spec.Policy.Responses.Redis.Address != "",
+				v.cache.Stats(&v.responses),
 			})
 		}
 	}

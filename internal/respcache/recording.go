@@ -12,11 +12,20 @@ type Recording struct {
 	ended  bool
 	// likeness by which the answer will be found, too; nil for none.
 	likeness *Likeness
+	// store gets the answer, too; nil for none.
+	store Store
 }
 
 // Record begins to record the answer to a request of a tenant. It holds nothing before the first Write.
 func (c *Cache) Record(key Key, tenant string) *Recording {
 	return &Recording{cache: c, key: key, tenant: tenant}
+}
+
+// Share lets the answer be kept by a store, too.
+func (r *Recording) Share(s Store) {
+	if r.Active() {
+		r.store = s
+	}
 }
 
 // Like lets the answer be found by similar requests. While the answer is under way, the vector counts like it; if there is no room, the
@@ -44,7 +53,7 @@ func (r *Recording) Write(p []byte) {
 		return
 	}
 	if size := len(r.body) + len(p); size > cap(r.body) {
-		most := min(MaxAnswer, int(r.cache.limit/underWayShare))
+		most := r.cache.most()
 		if size > most {
 			r.Drop(TooLarge)
 			return
@@ -85,6 +94,9 @@ func (r *Recording) Store(now time.Time, a Answer) {
 	}
 	c.put(r.key, r.tenant, &a, r.likeness)
 	c.counters.storings[Stored].Add(1)
+	if r.store != nil {
+		r.store.Put(r.key, &a, c.life)
+	}
 }
 
 // Drop ends the recording without an entry, and counts why.

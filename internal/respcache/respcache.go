@@ -108,6 +108,9 @@ type Counters struct {
 	models     atomic.Int64
 	similarity similarities
 	trouble    atomic.Pointer[Trouble]
+
+	storages     [NumStorages]atomic.Int64
+	storeTrouble atomic.Pointer[StoreTrouble]
 }
 
 // Count counts what became of a request.
@@ -130,6 +133,9 @@ type Stats struct {
 	Similarity Similarities
 	// Trouble is what is wrong with the embedding service now; nil for nothing.
 	Trouble *Trouble
+	// Storages are what became of questions to the store and of answers for it, StoreTrouble what is wrong with it now; nil for nothing.
+	Storages     [NumStorages]int64
+	StoreTrouble *StoreTrouble
 }
 
 // Cache keeps answers. Make it with New. It is safe for concurrent use.
@@ -242,6 +248,10 @@ func (c *Cache) Stats(counters *Counters) Stats {
 		s.Embeddings[i] = counters.embeddings[i].Load()
 	}
 	s.Models, s.Similarity, s.Trouble = counters.models.Load(), counters.similarity.read(), counters.trouble.Load()
+	for i := range s.Storages {
+		s.Storages[i] = counters.storages[i].Load()
+	}
+	s.StoreTrouble = counters.storeTrouble.Load()
 	if c == nil {
 		return s
 	}

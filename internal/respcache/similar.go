@@ -131,7 +131,7 @@ type point struct {
 }
 
 // group are the points of requests that are equal but for their questions, the oldest first. Its list is never changed below its length:
-// a reader that has it can read it without a lock.
+// it is read without a lock.
 type group struct{ points []*point }
 
 // Similar returns the answer to the request that is most similar to this one, of those of its group that are at least so similar and have

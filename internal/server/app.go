@@ -73,7 +73,8 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	choosing := picker.Options{
 		Renderer: renderer{a.renderer, &a.releases}, RenderedBytes: a.plan.tokens / renderedShare,
 		Peers: a.peers.outbox, Doubt: a.doubtTokens, Release: a.releases.of,
-		Island: o.island, Recorder: a.ring, Overload: a.overload, HookServices: a.services, Embeddings: a.services, Log: log.WithName("picker"),
+		Island: o.island, Recorder: a.ring, Overload: a.overload, HookServices: a.services, Embeddings: a.services,
+		OpenStore: a.openStore, Log: log.WithName("picker"),
 	}
 	if a.decisions != nil {
 		choosing.Decisions = a.decisions

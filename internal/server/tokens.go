@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,8 +19,11 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/render"
 	"github.com/kvasir-dev/kvasir/internal/engines/scrape"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/redisstore"
+	"github.com/kvasir-dev/kvasir/internal/respcache"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
 	"github.com/kvasir-dev/kvasir/internal/tokens/hub"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
@@ -39,6 +43,11 @@ type engines struct {
 
 // asking is what asks services that policies name.
 type asking struct{ services *callout.Services }
+
+// openStore opens the store of a response cache. Each failure of it is in the state of the cache.
+func (a *app) openStore(r *respcache.Redis, root [kvblock.SecretBytes]byte, counters *respcache.Counters) (respcache.Store, error) {
+	return redisstore.Open(r, root, counters, time.Now, a.log.WithName("redis"))
+}
 
 // wanted are the repositories of the model hub whose files pools want.
 type wanted struct {

@@ -57,7 +57,10 @@ func TestNothingIsToldOfRequests(t *testing.T) {
 		f.write("pool.yaml", strings.Replace(poolYAML, "  selector:", "  engine: {apiKey: {name: engine, key: token}}\n  keySpace: {secretRef: {name: root}}\n  selector:", 1))
 		f.write("policy.yaml", strings.Replace(fmt.Sprintf(policyYAML, "MarginalCost"), "  decisions: {answerHeaders: Always}", `  decisions: {answerHeaders: Always, logPercent: 100}
   session: {keys: [{type: Header, name: x-session-id}, {type: BodyField, name: user}]}
-  responseCache: {type: Exact}
+  responseCache:
+    type: Semantic
+    semantic: {embeddings: {url: 'http://127.0.0.1:1/v1/embeddings', model: e, keySecretRef: {name: engine, key: token}}}
+    store: {redis: {url: 'redis://127.0.0.1:1', passwordSecretRef: {name: engine, key: token}}}
   admission:
     tenants:
       identification: APIKey
@@ -126,6 +129,16 @@ stringData: {root: %s}
 		}
 		served++
 		f.until("the answer is in the response cache", func() bool { return f.metric("kvasir_response_cache_entries") > 0 })
+	}
+	similar := map[string]any{"model": "m", "temperature": 0, "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": secretPrompt}}}
+	for range 7 { // until the services are left alone, which is logged
+		if f.confide(f.proxy+"/v1/chat/completions", secretKey, similar) == http.StatusOK {
+			served++
+		}
+		similar["max_tokens"] = similar["max_tokens"].(int) + 1
+	}
+	if f.metric("kvasir_response_cache_embeddings_total", `result="not_called"`) == 0 || f.metric("kvasir_response_cache_store_total", `result="not_called"`) == 0 {
+		t.Error("no failure of a service is logged")
 	}
 	hits := f.metric("kvasir_response_cache_requests_total", `result="hit"`)
 	if hits == 0 {

@@ -111,7 +111,7 @@ func init() {
 			"internal/tracing",
 			"internal/usagelog",
 			"internal/rpc",
-			"internal/version", "internal/hosts", "internal/callout",
+			"internal/version", "internal/hosts", "internal/callout", "internal/redisstore",
 			"internal/sim/vllmsim",
 			"internal/config",
 			"internal/config/crdadmission",

@@ -30,4 +30,9 @@ func init() {
 	add("semantic cache: vectors of two models are compared", "internal/respcache/similar.go", "Similarity(c.mark, mark) < sameMark {", "false {", proxy, "TestAnotherModelBehindTheService")
 	add("semantic cache: the client cannot refuse", "internal/picker/responses.go", `strings.EqualFold(value, "exact")`, "false", proxy, "TestWhatIsNeverSimilar")
 	add("semantic cache: a vector takes no memory", "internal/respcache/similar.go", "	c.weigh(e, vectorSize(l.Vector))", "", "./internal/respcache", "TestTheCacheAgreesWithAPlainOne")
+	const store = "./internal/redisstore"
+	add("shared cache: a long value is read", "internal/redisstore/guard.go", "err != nil || n < -1 || n > most {", "err != nil || n < -1 {", store, "TestServersThatLie")
+	add("shared cache: lists are read without end", "internal/redisstore/guard.go", " || r.lists > maxLists", "", store, "TestServersThatLie")
+	add("shared cache: answers wait without bound", "internal/redisstore/redisstore.go", "s.bytes.Add(n) <= maxQueuedBytes", "s.bytes.Add(n) > 0", store, "TestAnswersThatWaitAreBounded")
+	add("shared cache: a server that is away is asked each time", "internal/redisstore/redisstore.go", "if now.Before(s.until) {", "if false {", store, "TestAServerThatIsFullOrRefusesOrIsAway")
 }

@@ -229,7 +229,9 @@ func bases(t *testing.T) []base {
 			"issuer: 'https://idp.example', audiences: [a], keysURL: 'https://idp.example/keys', tenantClaim: sub, caCertificates: " +
 			strconv.Quote(certificate()) + "}}}")})
 	list = append(list, base{pool: read(imagePool), policy: read("targetRefs: [{name: p}]\nresponseCache: {type: Semantic, semantic: {minSimilarityPercent: 90, " +
-		"embeddings: {url: 'http://e:8000/v1/embeddings', model: m, keySecretRef: {name: key, key: token}, timeoutMilliseconds: 50}}}")})
+		"embeddings: {url: 'http://e:8000/v1/embeddings', model: m, keySecretRef: {name: key, key: token}, timeoutMilliseconds: 50}}, " +
+		"store: {redis: {url: 'rediss://r:6379', username: u, passwordSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: ca.crt}, " +
+		"keyPrefix: p, timeoutMilliseconds: 20}}}")})
 	for _, s := range strategies {
 		list = append(list, base{pool: read(imagePool), policy: read("targetRefs: [{name: p}]\nstrategy: {" + s + "}\nshadow: [{name: s, strategy: {" + s + "}}]")})
 	}

@@ -391,7 +391,7 @@ func candidates(t *testing.T, name string, s *apiextensionsv1.JSONSchemaProps, p
 		all = []any{map[string]any{"added": "x"}}
 	default:
 		text, _ := present.(string)
-		all = []any{text + "x", "other", "p", "away", "/other", "9", "UTC", "0 7 * * *", "http://other:4317", "10.9.0.0/16", "apps/v2", "key2", "low"}
+		all = []any{text + "x", "other", "p", "away", "/other", "9", "UTC", "0 7 * * *", "http://other:4317", "rediss://other:6379", "10.9.0.0/16", "apps/v2", "key2", "low"}
 	}
 	return all
 }

@@ -381,6 +381,22 @@ func (l *Live) addCache(r *api.ResponseCache) {
 	if r.Semantic != nil {
 		addSemantic(sum, r.Semantic)
 	}
+	if r.Store != nil {
+		addStore(sum, r.Store)
+	}
+}
+
+// addStore adds what one more replica has done with the store. The trouble is that of any replica.
+func addStore(sum *api.ResponseCache, r *api.CacheStore) {
+	if sum.Store == nil {
+		sum.Store = &api.CacheStore{Results: map[string]int64{}}
+	}
+	for result, n := range r.Results {
+		sum.Store.Results[result] += n
+	}
+	if sum.Store.Trouble == "" {
+		sum.Store.Trouble, sum.Store.TroubleDetail = r.Trouble, r.TroubleDetail
+	}
 }
 
 // addSemantic adds what one more replica has done for similar questions. The trouble is that of any replica.

@@ -104,6 +104,13 @@ func (l *Live) steps() (lines []string) {
 			lines = append(lines, "  similar questions are not found ("+s.Trouble+"): "+s.TroubleDetail)
 		}
 	}
+	if s := r.Store; s != nil {
+		lines = append(lines, fmt.Sprintf("  shared answers: %d of %d questions to Redis, %d written, %d invalid",
+			s.Results["hit"], s.Results["hit"]+s.Results["miss"], s.Results["written"], s.Results["invalid"]))
+		if s.Trouble != "" {
+			lines = append(lines, "  answers are not shared ("+s.Trouble+"): "+s.TroubleDetail)
+		}
+	}
 	return lines
 }
 

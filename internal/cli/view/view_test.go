@@ -136,7 +136,9 @@ func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 		n := int64(i + 1)
 		live.Pools[0].ResponseCache = &api.ResponseCache{Hits: n, Misses: 2 * n, NotLookedUp: map[string]int64{"stateful": n}, Entries: int(n), Bytes: n << 20, Limit: n << 24}
 		live.Pools[0].ResponseCache.Semantic = &api.SemanticCache{Hits: n, Embedded: 3 * n, Vectors: int(n), NotEmbedded: map[string]int64{"failed": n}}
+		live.Pools[0].ResponseCache.Store = &api.CacheStore{Results: map[string]int64{"hit": n, "miss": n, "written": 4 * n}}
 		if i == 1 {
+			live.Pools[0].ResponseCache.Store.Trouble, live.Pools[0].ResponseCache.Store.TroubleDetail = "failed", "gone"
 			live.Pools[0].ResponseCache.Semantic.Trouble, live.Pools[0].ResponseCache.Semantic.TroubleDetail = "failed", "why"
 		}
 		live.Pools[0].Hooks = []api.HookStep{{Name: "plan", Outcomes: map[string]int64{"applied": n, "refused": 2 * n}}}
@@ -146,6 +148,8 @@ func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 	text := strings.Join((&Statuses{Pools: []*Pool{p}}).Lines(&console.Console{}), "\n")
 	for _, want := range []string{
 		"  response cache: 3 hits, 6 misses, 3 not looked up; 3 answers, 3.0 of 48.0 MiB, in all replicas together",
+		"  shared answers: 3 of 6 questions to Redis, 12 written, 0 invalid",
+		"  answers are not shared (failed): gone",
 		"  similar questions: 3 hits, 9 compared, 3 vectors",
 		"  similar questions are not found (failed): why",
 		"  hook step plan: 3 applied, 6 refused",

@@ -136,6 +136,18 @@ type ResponseCache struct {
 	Limit   int64 `json:"limit"`
 	// Semantic is absent where only equal requests are answered.
 	Semantic *SemanticCache `json:"semantic,omitempty"`
+	// Store is absent where each replica has its own answers alone.
+	Store *CacheStore `json:"store,omitempty"`
+}
+
+// CacheStore is what a response cache has done with the store that it shares with other replicas.
+type CacheStore struct {
+	// Results are questions to the store (hit, miss, invalid, failed, not_called) and answers for it (written, write_failed, dropped). Hits
+	// are among those of the cache.
+	Results map[string]int64 `json:"results"`
+	// Trouble is why the store is not used now: a word, and a sentence. Empty if it is.
+	Trouble       string `json:"trouble,omitempty"`
+	TroubleDetail string `json:"troubleDetail,omitempty"`
 }
 
 // SemanticCache is what a response cache has done for similar questions.

@@ -147,6 +147,8 @@ export function responses(pool) {
     line('Not looked up', reasons(r.notLookedUp)), line('Answers stored', whole(r.stored)), line('Answers not stored', reasons(r.notStored)),
     ...(r.semantic ? [line('Similar questions', `${whole(r.semantic.hits)} hits of ${whole(r.semantic.embedded)} compared, ${count(r.semantic.vectors, 'vector')}`), line('Not compared', reasons(r.semantic.notEmbedded))] : []),
     ...(r.semantic?.trouble ? [line('Trouble', r.semantic.troubleDetail)] : []),
+    ...(r.store ? [line('Shared answers', reasons(r.store.results))] : []),
+    ...(r.store?.trouble ? [line('Trouble of the store', r.store.troubleDetail)] : []),
     line('Holds', `${count(r.entries, 'answer')}, ${bytes(r.bytes)} of ${bytes(r.limit)}`), line('Removed', `${whole(r.evicted)} for room, ${whole(r.expired)} by age`));
 }
 

@@ -181,6 +181,7 @@ func TestWhatIsNeverSimilar(t *testing.T) {
 	if _, cache := h.chat(weather, ``); cache != "similar" {
 		t.Fatalf("the service finds all similar, and the cache says %q", cache)
 	}
+	h.asks("What was the capital of France in 1939?", ``)
 	chat := func(messages string) string { return `{"model":"m","temperature":0,"messages":` + messages + `}` }
 	n := asked.Load()
 	for name, tc := range map[string]struct {
@@ -195,7 +196,8 @@ func TestWhatIsNeverSimilar(t *testing.T) {
 		"tools":                  {fields: `,"tools":[{"type":"function","function":{"name":"f"}}]`},
 		"a form":                 {fields: `,"response_format":{"type":"json_object"}`},
 		"a field without name":   {fields: `,"x":1`},
-		"a number":               {question: "What is the capital of France in 1940?"},
+		"a number":               {question: "What was the capital of France in 1940?"},
+		"more numbers":           {question: "What was the capital of France in 1939, 1?"},
 		"an echo":                {fields: `,"echo":true`},
 		"the prompt's tokens":    {fields: `,"return_token_ids":true`},
 		"the prompt's logprobs":  {fields: `,"prompt_logprobs":1`},
