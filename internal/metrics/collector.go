@@ -219,7 +219,8 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 		requests, tokenized, handoffs, plans, transferBase, transferToken, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs,
 		unindexed, strangers, eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks, hookSteps,
-		cacheRequests, cacheAnswers, cacheRemoved, cacheBytes, cacheLimit, cacheEntries, cacheVectors, cacheEmbeddings, cacheModels, cacheSimilarity, cacheStore,
+		cacheRequests, cacheAnswers, cacheRemoved, cacheBytes, cacheLimit, cacheEntries,
+		cacheVectors, cacheEmbeddings, cacheModels, cacheSimilarity, cacheStore,
 	} {
 		out <- d
 	}
