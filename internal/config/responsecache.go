@@ -80,8 +80,8 @@ func responseCacheErrors(c *v1alpha1.ResponseCache) (errs field.ErrorList) {
 	return errs
 }
 
-// responseCacheSecrets reads the keys of a response cache into its spec. secret returns a Secret, nil where there is none: those are missing,
-// by name. Of others, invalid says what is wrong. Without what it needs, a service is not used.
+// responseCacheSecrets reads the keys of a response cache into its spec. secret returns a Secret, nil where there is none: those are
+// missing, by name. Of others, invalid says what is wrong. Without what it needs, a service is not used.
 func responseCacheSecrets(c *v1alpha1.ResponseCache, spec *picker.ResponseCacheSpec, secret func(name string) *corev1.Secret,
 ) (missing []string, invalid field.ErrorList) {
 	path := field.NewPath("spec", "responseCache")
@@ -101,8 +101,8 @@ func responseCacheSecrets(c *v1alpha1.ResponseCache, spec *picker.ResponseCacheS
 		}
 		*why = fault.Detail
 	}
-	redis := path.Child("store", "redis")
-	read(c.Semantic.Embeddings.KeySecretRef, &spec.Similar.Embeddings.Key, &spec.Similar.Missing, isLine, path.Child("semantic", "embeddings", "keySecretRef"))
+	redis, service := path.Child("store", "redis"), path.Child("semantic", "embeddings", "keySecretRef")
+	read(c.Semantic.Embeddings.KeySecretRef, &spec.Similar.Embeddings.Key, &spec.Similar.Missing, isLine, service)
 	read(c.Store.Redis.PasswordSecretRef, &spec.Redis.Password, &spec.Redis.Missing, isLine, redis.Child("passwordSecretRef"))
 	read(c.Store.Redis.CASecretRef, &spec.Redis.CA, &spec.Redis.Missing, hasCertificate, redis.Child("caSecretRef"))
 	return missing, invalid
@@ -116,7 +116,8 @@ func isLine(value string) bool {
 func hasCertificate(value string) bool { return x509.NewCertPool().AppendCertsFromPEM([]byte(value)) }
 
 // entryOf is an entry of a Secret, without white space around it. The error never has what is in the Secret.
-func entryOf(ref v1alpha1.SecretKey, secret func(name string) *corev1.Secret, usable func(string) bool, path *field.Path) (string, *field.Error) {
+func entryOf(ref v1alpha1.SecretKey, secret func(name string) *corev1.Secret, usable func(string) bool, path *field.Path,
+) (string, *field.Error) {
 	s := secret(ref.Name)
 	if s == nil {
 		return "", &field.Error{Type: field.ErrorTypeNotFound, Field: path.String(), BadValue: ref.Name, Detail: "there is no Secret " + ref.Name}

@@ -220,7 +220,8 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 		unindexed, strangers, eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
 		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks, hookSteps,
 		routeRefused, mirrorsSent, mirrorsDropped, mirrorsEnded,
-		cacheRequests, cacheAnswers, cacheRemoved, cacheBytes, cacheLimit, cacheEntries, cacheVectors, cacheEmbeddings, cacheModels, cacheSimilarity, cacheStore,
+		cacheRequests, cacheAnswers, cacheRemoved, cacheBytes, cacheLimit, cacheEntries,
+		cacheVectors, cacheEmbeddings, cacheModels, cacheSimilarity, cacheStore,
 	} {
 		out <- d
 	}
