@@ -24,7 +24,6 @@ func init() {
 	v.writeAround(h, in, r, &caller{})`, proxy, "TestSimilarAnswersStayWithTheirTenant")
 	add("semantic cache: all else need not be equal", similar, "if !r.WriteCanonicalWithout(h, &q) {", "if false {", proxy, "TestWhatIsNeverSimilar")
 	add("semantic cache: numbers need not be equal", similar, "	write(h, numbers...)", "", proxy, "TestWhatIsNeverSimilar")
-	add("semantic cache: clients without a tenant are one", similar, `if c.name == "" {`, "if false {", proxy, "TestWhatIsNeverSimilar")
 	add("semantic cache: answers repeat another prompt", similar, "if value, known := r.Raw(name); value != nil || !known {", "if _, known := r.Raw(name); !known {", proxy, "TestWhatIsNeverSimilar")
 	add("semantic cache: a service that finds all alike is believed", similar, "case respcache.Similarity(vector, mark) >= spec.Least:", "case false:", proxy, "TestServicesThatLieOrFail")
 	add("semantic cache: vectors of two models are compared", "internal/respcache/similar.go", "Similarity(c.mark, mark) < sameMark {", "false {", proxy, "TestAnotherModelBehindTheService")

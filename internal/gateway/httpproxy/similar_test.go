@@ -182,6 +182,9 @@ func TestWhatIsNeverSimilar(t *testing.T) {
 		t.Fatalf("the service finds all similar, and the cache says %q", cache)
 	}
 	h.asks("What was the capital of France in 1939?", ``)
+	for _, repeats := range []string{`,"echo":true`, `,"return_token_ids":true`, `,"prompt_logprobs":1`} {
+		h.asks(capital, repeats)
+	}
 	chat := func(messages string) string { return `{"model":"m","temperature":0,"messages":` + messages + `}` }
 	n := asked.Load()
 	for name, tc := range map[string]struct {
