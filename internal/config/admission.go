@@ -49,7 +49,9 @@ func tenantsSpec(t *v1alpha1.Tenants, priorities map[string]picker.Priority) *pi
 	spec := &picker.TenantsSpec{Reject: t.Unknown != v1alpha1.UnknownDefaultClass, Classes: map[string]*tenant.Class{},
 		Salts: t.CacheSalt == v1alpha1.CacheSaltPerTenant}
 	if j := &t.JWT; t.Identification == v1alpha1.IdentifyByJWT {
-		spec.Issuer = &tenant.Issuer{URL: j.Issuer, Audiences: j.Audiences, KeysURL: j.KeysURL, Claim: j.TenantClaim, Authorities: j.CACertificates}
+		spec.Issuer = &tenant.Issuer{
+			URL: j.Issuer, Audiences: j.Audiences, KeysURL: j.KeysURL, Claim: j.TenantClaim, Authorities: j.CACertificates,
+		}
 	}
 	spec.Certificate = t.Identification == v1alpha1.IdentifyByCertificate
 	if t.Identification == v1alpha1.IdentifyByHeader {

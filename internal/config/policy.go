@@ -118,7 +118,8 @@ func policySpec(p *v1alpha1.RoutingPolicy, last *hooks.Spec) (picker.PolicySpec,
 	}
 	if text := s.Admission.Tenants.JWT.CACertificates; text != "" {
 		if _, err := certs.ParseAuthorities(text); err != nil { // without the text: a private key can be in it by mistake
-			return spec, field.ErrorList{field.Invalid(field.NewPath("spec", "admission", "tenants", "jwt", "caCertificates"), field.OmitValueType{}, err.Error())}
+			path := field.NewPath("spec", "admission", "tenants", "jwt", "caCertificates")
+			return spec, field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
 		}
 	}
 	if last != nil && reflect.DeepEqual(spec.Hooks, *last) {

@@ -243,8 +243,10 @@ func (p *Picker) Routes() []RouteStats {
 	for _, r := range p.current.Load().routeList {
 		c := r.counters
 		c.mu.Lock()
-		one := RouteStats{Namespace: r.Namespace, Name: r.Name, Route: r.Route, Requests: maps.Clone(c.requests), Fallbacks: maps.Clone(c.fallbacks),
-			Limited: r.limits != nil, Mirrors: c.readMirrors()}
+		one := RouteStats{
+			Namespace: r.Namespace, Name: r.Name, Route: r.Route, Requests: maps.Clone(c.requests), Fallbacks: maps.Clone(c.fallbacks),
+			Limited: r.limits != nil, Mirrors: c.readMirrors(),
+		}
 		c.mu.Unlock()
 		for i := range c.meter.refused {
 			one.Refused[i] = c.meter.refused[i].Load()

@@ -244,8 +244,8 @@ func (p *Pickers) receive(l *watchLink, client *Client, s operatorfeed.State) {
 // findings can differ: they have counts that change all the time.
 func sameFooting(a, b *operatorfeed.State) bool {
 	if a.Incarnation != b.Incarnation || a.PoolGeneration != b.PoolGeneration || a.PolicyName != b.PolicyName ||
-		a.PolicyGeneration != b.PolicyGeneration || a.Ready != b.Ready || a.Unserved != b.Unserved || a.Resolved != b.Resolved || len(a.Pods) != len(b.Pods) ||
-		a.AcceptedGeneration != b.AcceptedGeneration || a.KeyID != b.KeyID {
+		a.PolicyGeneration != b.PolicyGeneration || a.Ready != b.Ready || a.Unserved != b.Unserved || len(a.Pods) != len(b.Pods) ||
+		a.Resolved != b.Resolved || a.AcceptedGeneration != b.AcceptedGeneration || a.KeyID != b.KeyID {
 		return false
 	}
 	after := b.Findings()

@@ -50,7 +50,8 @@ func (c *Cluster) Crash() error {
 		return fmt.Errorf("ending the API server: %w", err)
 	}
 	for range 1000 { // until then its port is in use
-		if _, fields, err := stat(pid); err != nil || fields[0] == "Z" {
+		_, fields, err := stat(pid)
+		if ended := err != nil || fields[0] == "Z"; ended {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)
