@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,6 +106,26 @@ func fleets() {
 				f.hasReady(ctx, "next", 1)
 				Eventually(func() string { return f.request(ctx, "chat", nil).Pool }).Should(BeElementOf("stable", "next"))
 			})).To(BeEmpty())
+		})
+
+		It("falls back when all engines of a pool are killed, at the requests that they have begun to answer", func(ctx SpecContext) {
+			failures := f.underFleetLoad(ctx, "chat", func() {
+				var found []int
+				for _, pod := range f.engines(ctx, "stable") {
+					found = append(found, f.processes(&pod, "--served-model-name=")...)
+				}
+				Expect(found).To(HaveLen(2))
+				for _, pid := range found {
+					kill(pid)
+				}
+				// The kubelet starts them again within seconds.
+				Eventually(func() answered { return f.request(ctx, "chat", nil) }).WithPolling(10 * time.Millisecond).Should(And(HaveField("Pool", "small"),
+					HaveField("Route", ContainSubstring("fallback 1 of 1, down"))))
+				f.hasReady(ctx, "stable", 2)
+				Eventually(func() string { return f.request(ctx, "chat", nil).Pool }).Should(Equal("stable"))
+			})
+			Expect(len(failures)).To(BeNumerically("<=", clients))
+			Expect(slices.DeleteFunc(failures, func(f string) bool { return strings.Contains(f, begun) })).To(BeEmpty(), "they could be sent to another pool")
 		})
 
 		It("wakes a model that sleeps by its first request, which is answered", func(ctx SpecContext) {
