@@ -182,6 +182,12 @@ func TestWhatIsNeverSimilar(t *testing.T) {
 		t.Fatalf("the service finds all similar, and the cache says %q", cache)
 	}
 	h.asks("What was the capital of France in 1939?", ``)
+	for _, numbers := range []string{"What is 20.5 degrees in words?", "What is 7 - 3 in words?"} {
+		h.asks(numbers, ``)
+	}
+	if _, cache := h.chat("Please, what is 20.5 degrees, in words?", ``); cache != "similar" {
+		t.Fatalf("the numbers are equal, and the cache says %q", cache)
+	}
 	chat := func(messages string) string { return `{"model":"m","temperature":0,"messages":` + messages + `}` }
 	n := asked.Load()
 	for name, tc := range map[string]struct {
@@ -198,6 +204,13 @@ func TestWhatIsNeverSimilar(t *testing.T) {
 		"a field without name":   {fields: `,"x":1`},
 		"a number":               {question: "What was the capital of France in 1940?"},
 		"more numbers":           {question: "What was the capital of France in 1939, 1?"},
+		"a sign":                 {question: "What is -20.5 degrees in words?"},
+		"another sign":           {question: "What is −20.5 degrees in words?"},
+		"thousands":              {question: "What is 20,5 degrees in words?"},
+		"a fraction":             {question: "What is 20/5 degrees in words?"},
+		"two numbers":            {question: "What is 20 5 degrees in words?"},
+		"percent":                {question: "What is 20.5% degrees in words?"},
+		"a sum":                  {question: "What is 7 + 3 in words?"},
 		"an echo":                {fields: `,"echo":true`},
 		"the prompt's tokens":    {fields: `,"return_token_ids":true`},
 		"the prompt's logprobs":  {fields: `,"prompt_logprobs":1`},
