@@ -19,6 +19,8 @@ const (
 	vectorOverhead = 256
 	// sameMark is how similar two marks are that are of the same model. Those of one model differ in the last digits.
 	sameMark = 0.999
+	// inexact is by how much the sum of the products of a vector with itself can be below 1.
+	inexact = 1e-5
 )
 
 // Embeddings name a service that makes vectors of texts, by POST /v1/embeddings of the OpenAI API.
@@ -89,11 +91,15 @@ func NewVector(raw []float32) (v Vector, ok bool) {
 	return raw, true
 }
 
-// Similarity is the cosine of the angle between two vectors of as many dimensions, -1 to 1.
+// Similarity is the cosine of the angle between two vectors of as many dimensions, -1 to 1: exactly 1 for vectors that differ only in the
+// last digits.
 func Similarity(a, b Vector) float64 {
 	n := len(a)
 	dot := blas32.Dot(blas32.Vector{N: n, Inc: 1, Data: a}, blas32.Vector{N: n, Inc: 1, Data: b})
-	return max(-1, min(1, float64(dot)))
+	if dot > 1-inexact {
+		return 1
+	}
+	return max(-1, float64(dot))
 }
 
 // Likeness is what requests are found by that are similar to an earlier one and not equal to it.

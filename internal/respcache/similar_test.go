@@ -47,6 +47,21 @@ func TestVectorsHaveADirection(t *testing.T) {
 	}
 }
 
+// TestTheHighestBoundIsReached: a question with the same vector is similar whatever the bound is, though sums of float32 are not exact.
+func TestTheHighestBoundIsReached(t *testing.T) {
+	t.Parallel()
+	for _, dimensions := range []int{2, 384, 1024, MaxDimensions} {
+		for i, v := range randomVectors(200, dimensions) {
+			if s := Similarity(v, v); s != 1 {
+				t.Fatalf("vector %d of %d dimensions is similar to itself by %v", i, dimensions, s)
+			}
+		}
+	}
+	if s := Similarity(Vector{1, 0}, Vector{0.9999, 0.01414}); s >= 1 {
+		t.Errorf("other vectors are similar by %v", s)
+	}
+}
+
 // TestAGroupIsBounded: of more questions than are compared the oldest are found by equal requests alone, and take no vector.
 func TestAGroupIsBounded(t *testing.T) {
 	t.Parallel()
