@@ -24,6 +24,8 @@ func init() {
 	v.writeAround(h, in, r, &caller{})`, proxy, "TestSimilarAnswersStayWithTheirTenant")
 	add("semantic cache: all else need not be equal", similar, "if !r.WriteCanonicalWithout(h, &q) {", "if false {", proxy, "TestWhatIsNeverSimilar")
 	add("semantic cache: numbers need not be equal", similar, "	write(h, numbers...)", "", proxy, "TestWhatIsNeverSimilar")
+	add("semantic cache: the signs of numbers do not count", similar, "!unicode.In(c, unicode.N, unicode.P, unicode.S, unicode.Z)", "!unicode.IsNumber(c)", proxy, "TestWhatIsNeverSimilar")
+	add("semantic cache: answers that are gone are compared", "internal/respcache/similar.go", "	p.Store(nil)\n", "", "./internal/respcache", "TestAVectorThatLeavesFreesItsAnswer")
 	add("semantic cache: clients without a tenant are one", similar, `if c.name == "" {`, "if false {", proxy, "TestWhatIsNeverSimilar")
 	add("semantic cache: answers repeat another prompt", similar, "if value, known := r.Raw(name); value != nil || !known {", "if _, known := r.Raw(name); !known {", proxy, "TestWhatIsNeverSimilar")
 	add("semantic cache: a service that finds all alike is believed", similar, "case respcache.Similarity(vector, mark) >= spec.Least:", "case false:", proxy, "TestServicesThatLieOrFail")
