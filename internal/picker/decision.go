@@ -325,8 +325,7 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 			stats.reportsNone.Store(true)
 		}
 	} else if d.cacheUnreported || !stats.reportsCached.Load() || stats.reportsNone.Load() {
-		d.view.stats.delivered.uncached.Add(1)
-		stats.delivered.uncached.Add(1)
+		d.countHits(func(h *hits) { h.uncached.Add(1) })
 		return
 	}
 	cachedTokens = max(0, cachedTokens)
@@ -336,8 +335,7 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 		return
 	}
 	d.learnFound(t, promptTokens, cachedTokens)
-	d.view.stats.delivered.add(promptTokens, t.Expected, t.Confirmed, cachedTokens)
-	t.member.stats.delivered.add(promptTokens, t.Expected, t.Confirmed, cachedTokens)
+	d.countHits(func(h *hits) { h.add(promptTokens, t.Expected, t.Confirmed, cachedTokens) })
 	d.judge(t, cachedTokens)
 }
 
@@ -404,8 +402,7 @@ func (d *Decision) settle(outcome Outcome) {
 		d.view.stats.outcomes[outcome].Add(1)
 	}
 	if outcome == Completed && !d.usage {
-		d.view.stats.delivered.silent.Add(1)
-		d.Targets[d.target].member.stats.delivered.silent.Add(1)
+		d.countHits(func(h *hits) { h.silent.Add(1) })
 	}
 	d.account.end(d.now(), d.Targets[d.target].Endpoint, d.target, outcome)
 	d.account = nil

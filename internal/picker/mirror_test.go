@@ -55,6 +55,8 @@ func TestACopyDecidesNothing(t *testing.T) {
 		"late":      func(d *Decision) { d.FailLate(); d.End(Failed) },
 		"errored":   func(d *Decision) { d.failed(errored); d.End(Failed) },
 		"cut off":   func(d *Decision) { d.Abandon(); d.End(Failed) },
+		"reported":  func(d *Decision) { d.Usage(256, 32); d.End(Completed) },
+		"uncached":  func(d *Decision) { d.Usage(256, -1); d.End(Completed) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClock()
@@ -79,6 +81,7 @@ func TestACopyDecidesNothing(t *testing.T) {
 				requests int64
 				outcomes map[Outcome]int64
 				tokens   map[TokenSource]int64
+				hits     [2]Hits
 			}
 			look := func() (k known) {
 				k.operated, _ = p.Operate("default/next")
@@ -89,7 +92,7 @@ func TestACopyDecidesNothing(t *testing.T) {
 				k.requests = p.Routes()[0].Requests["default/next"]
 				for _, s := range p.Stats() {
 					if s.Pool == "next" {
-						k.outcomes, k.tokens = s.Outcomes, s.Tokens
+						k.outcomes, k.tokens, k.hits = s.Outcomes, s.Tokens, [2]Hits{s.Hits, s.Endpoints[0].Hits}
 					}
 				}
 				return k

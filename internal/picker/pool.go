@@ -159,7 +159,6 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if v.hooks, err = compileHooks(spec, old, p.options.HookServices); err != nil {
 		return nil, err
 	}
-	v.cache = p.responseCache(v, old)
 	v.sessionKeys = sessionKeys(&spec.Policy)
 	if old != nil && old.spec.Policy.SessionIdle == spec.Policy.SessionIdle {
 		v.homes = old.homes
@@ -169,6 +168,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 	if v.shadows, err = shadows(spec, old); err != nil {
 		return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
 	}
+	v.cache = p.responseCache(v, old) // nothing fails from here on, so what it opens is closed by leave
 	for i := range spec.Endpoints {
 		ep := &spec.Endpoints[i]
 		m, ok := known[ep.Epoch()]

@@ -143,7 +143,16 @@ func (v *view) questionOf(in *Request, r *openai.Request, c *caller) (group resp
 	return group, q.Text, true
 }
 
-// numbersIn are the numbers of a text, as they are written.
-func numbersIn(text string) []string {
-	return strings.FieldsFunc(text, func(c rune) bool { return !unicode.IsNumber(c) })
+// numbersIn are the numbers of a text, as they are written, with the signs at and between them: -5 is not 5, 1.5 is neither 15 nor 1/5, and
+// 7 - 3 is not 7 + 3. What ends a sentence or is around a part of it belongs to no number.
+func numbersIn(text string) (all []string) {
+	for run := range strings.FieldsFuncSeq(text, func(c rune) bool { return !unicode.In(c, unicode.N, unicode.P, unicode.S, unicode.Z) }) {
+		if strings.ContainsFunc(run, unicode.IsNumber) {
+			run = strings.TrimFunc(run, func(c rune) bool {
+				return !unicode.In(c, unicode.N, unicode.Sm, unicode.Sc, unicode.Pd) && !strings.ContainsRune("*/%^#°", c)
+			})
+			all = append(all, strings.Join(strings.Fields(run), " "))
+		}
+	}
+	return all
 }

@@ -34,6 +34,15 @@ func (h *hits) add(prompt, predicted, confirmed, delivered int) {
 	h.deviation.Add(int64(max(predicted-delivered, delivered-predicted)))
 }
 
+// countHits counts an answer with those of its pool and its endpoint, unless it is one to a copy, whose pick is not counted either. d.mu is
+// held.
+func (d *Decision) countHits(count func(h *hits)) {
+	if !d.isMirror() {
+		count(&d.view.stats.delivered)
+		count(&d.Targets[d.target].member.stats.delivered)
+	}
+}
+
 func (h *hits) read() Hits {
 	return Hits{
 		Answers: h.answers.Load(), PromptTokens: h.prompt.Load(), Predicted: h.predicted.Load(),

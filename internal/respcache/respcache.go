@@ -259,7 +259,7 @@ func (c *Cache) Stats(counters *Counters) Stats {
 	defer c.mu.Unlock()
 	s.Bytes, s.Limit, s.Entries = c.held+c.underWay, c.limit, len(c.entries)
 	for _, g := range c.groups {
-		s.Vectors += len(g.points)
+		s.Vectors += g.live()
 	}
 	return s
 }

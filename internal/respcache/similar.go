@@ -3,7 +3,7 @@ package respcache
 import (
 	"errors"
 	"math"
-	"slices"
+	"sync/atomic"
 	"time"
 
 	"gonum.org/v1/gonum/blas/blas32"
@@ -19,6 +19,8 @@ const (
 	vectorOverhead = 256
 	// sameMark is how similar two marks are that are of the same model. Those of one model differ in the last digits.
 	sameMark = 0.999
+	// inexact is by how much the sum of the products of a vector with itself can be below 1.
+	inexact = 1e-5
 )
 
 // Embeddings name a service that makes vectors of texts, by POST /v1/embeddings of the OpenAI API.
@@ -89,11 +91,15 @@ func NewVector(raw []float32) (v Vector, ok bool) {
 	return raw, true
 }
 
-// Similarity is the cosine of the angle between two vectors of as many dimensions, -1 to 1.
+// Similarity is the cosine of the angle between two vectors of as many dimensions, -1 to 1: exactly 1 for vectors that differ only in the
+// last digits.
 func Similarity(a, b Vector) float64 {
 	n := len(a)
 	dot := blas32.Dot(blas32.Vector{N: n, Inc: 1, Data: a}, blas32.Vector{N: n, Inc: 1, Data: b})
-	return max(-1, min(1, float64(dot)))
+	if dot > 1-inexact {
+		return 1
+	}
+	return max(-1, float64(dot))
 }
 
 // Likeness is what requests are found by that are similar to an earlier one and not equal to it.
@@ -123,16 +129,51 @@ func (c *Cache) Likeness(group Key, vector, mark Vector) *Likeness {
 	return &Likeness{Group: group, Vector: vector, age: c.vectorsAge}
 }
 
-// point is an answer that can be found by similarity. It is not changed, so that it is compared without a lock.
-type point struct {
+// point is a question whose answer can be found by similarity. What it points to is not changed, so that it is compared without a lock; it
+// is nil once the question has left its group, so that lists which still have the point keep nothing of the answer.
+type point struct{ atomic.Pointer[liked] }
+
+type liked struct {
 	entry  *entry
 	answer *Answer
 	vector Vector
 }
 
-// group are the points of requests that are equal but for their questions, the oldest first. Its list is never changed below its length:
-// it is read without a lock.
-type group struct{ points []*point }
+// group are the points of requests that are equal but for their questions, the oldest first. Its list is never changed below its length: it
+// is read without a lock. Of points that have left, those before first are skipped; the list is copied when more have left than are there.
+type group struct {
+	points []*point
+	first  int
+	left   int
+}
+
+// live is the number of points that have not left.
+func (g *group) live() int { return len(g.points) - g.left }
+
+// oldest is what the oldest point has; nil if all have left.
+func (g *group) oldest() *liked {
+	for ; g.first < len(g.points); g.first++ {
+		if l := g.points[g.first].Load(); l != nil {
+			return l
+		}
+	}
+	return nil
+}
+
+// leave lets a point leave.
+func (g *group) leave(p *point) {
+	p.Store(nil)
+	if g.left++; g.left <= g.live() {
+		return
+	}
+	kept := make([]*point, 0, 2*g.live())
+	for _, p := range g.points[g.first:] {
+		if p.Load() != nil {
+			kept = append(kept, p)
+		}
+	}
+	g.points, g.first, g.left = kept, 0, 0
+}
 
 // Similar returns the answer to the request that is most similar to this one, of those of its group that are at least so similar and have
 // answers that are younger than maxAge; nil if there is none. It counts a hit. The similarity is that of the most similar one, whatever it
@@ -141,16 +182,17 @@ func (c *Cache) Similar(now time.Time, l *Likeness, least float64, maxAge time.D
 	c.mu.Lock()
 	var points []*point
 	if g := c.groups[l.Group]; g != nil && l.age == c.vectorsAge {
-		for len(g.points) > 0 && now.Sub(g.points[0].answer.Stored) >= c.life {
-			c.remove(g.points[0].entry)
+		for p := g.oldest(); p != nil && now.Sub(p.answer.Stored) >= c.life; p = g.oldest() {
+			c.remove(p.entry)
 			c.counters.expired.Add(1)
 		}
 		points = g.points
 	}
 	c.mu.Unlock()
-	var best *point
-	for _, p := range points {
-		if !c.young(p.answer, now, maxAge) {
+	var best *liked
+	for _, point := range points {
+		p := point.Load()
+		if p == nil || !c.young(p.answer, now, maxAge) {
 			continue
 		}
 		if s := Similarity(p.vector, l.Vector); best == nil || s >= similarity { // of equal ones the youngest
@@ -183,11 +225,12 @@ func (c *Cache) like(e *entry, l *Likeness) {
 		g = &group{}
 		c.groups[l.Group] = g
 	}
-	for len(g.points) > 0 && (len(g.points)+1)*len(l.Vector) > maxCompared {
-		c.unlike(g.points[0].entry)
+	for g.live() > 0 && (g.live()+1)*len(l.Vector) > maxCompared {
+		c.unlike(g.oldest().entry)
 	}
 	c.groups[l.Group] = g // if it was empty in between
-	e.group, e.point = l.Group, &point{entry: e, answer: e.answer, vector: l.Vector}
+	e.group, e.point = l.Group, new(point)
+	e.point.Store(&liked{entry: e, answer: e.answer, vector: l.Vector})
 	g.points = append(g.points, e.point)
 	c.weigh(e, vectorSize(l.Vector))
 }
@@ -197,13 +240,12 @@ func (c *Cache) unlike(e *entry) {
 	if e.point == nil {
 		return
 	}
+	vector := e.point.Load().vector
 	g := c.groups[e.group]
-	at := slices.Index(g.points, e.point)
-	g.points = append(append(make([]*point, 0, len(g.points)), g.points[:at]...), g.points[at+1:]...)
-	if len(g.points) == 0 {
+	if g.leave(e.point); g.live() == 0 {
 		delete(c.groups, e.group)
 	}
-	c.weigh(e, -vectorSize(e.point.vector))
+	c.weigh(e, -vectorSize(vector))
 	e.point = nil
 }
 

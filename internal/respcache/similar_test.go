@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -43,6 +44,21 @@ func TestVectorsHaveADirection(t *testing.T) {
 		if s := Similarity(v, v); !ok || math.Abs(s-1) > 1e-6 {
 			t.Errorf("%v is %v, of length %v", raw, v, s)
 		}
+	}
+}
+
+// TestTheHighestBoundIsReached: a question with the same vector is similar whatever the bound is, though sums of float32 are not exact.
+func TestTheHighestBoundIsReached(t *testing.T) {
+	t.Parallel()
+	for _, dimensions := range []int{2, 384, 1024, MaxDimensions} {
+		for i, v := range randomVectors(200, dimensions) {
+			if s := Similarity(v, v); s != 1 {
+				t.Fatalf("vector %d of %d dimensions is similar to itself by %v", i, dimensions, s)
+			}
+		}
+	}
+	if s := Similarity(Vector{1, 0}, Vector{0.9999, 0.01414}); s >= 1 {
+		t.Errorf("other vectors are similar by %v", s)
 	}
 }
 
@@ -141,6 +157,74 @@ func TestSimilarOnesAtOnce(t *testing.T) {
 	c.Close()
 	if s := c.Stats(c.counters); s.Bytes != 0 || s.Entries != 0 || s.Vectors != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestVectorsLeaveCheaply: what is allocated, with the lock held, while all questions of a group leave is a small part of what they took.
+func TestVectorsLeaveCheaply(t *testing.T) { //nolint:paralleltest // it counts what the process allocates
+	const n = 1 << 14
+	now := time.Unix(0, 0)
+	mark := Vector{1, 0}
+	for name, leave := range map[string]func(c *Cache, l *Likeness){
+		"the model changes": func(c *Cache, l *Likeness) { c.Likeness(l.Group, Vector{1, 0}, Vector{0, 1}) },
+		"they are too old":  func(c *Cache, l *Likeness) { c.Similar(now.Add(time.Hour), l, 0.9, -1) },
+		"others need room": func(c *Cache, _ *Likeness) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.makeRoom(c.limit)
+		},
+	} {
+		c := New(1<<30, time.Hour, new(Counters))
+		for i := range n {
+			recordLike(c, now, keyOf(i), "a", 0, c.Likeness(Key{1}, Vector{1, 0}, mark))
+		}
+		before, after := runtime.MemStats{}, runtime.MemStats{}
+		l := c.Likeness(Key{1}, Vector{1, 0}, mark)
+		runtime.ReadMemStats(&before)
+		leave(c, l)
+		runtime.ReadMemStats(&after)
+		if s := c.Stats(c.counters); s.Vectors != 0 || len(c.groups) != 0 {
+			t.Errorf("%s: %d vectors are left in %d groups", name, s.Vectors, len(c.groups))
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > n*vectorOverhead {
+			t.Errorf("%s: %d bytes were allocated for %d vectors", name, took, n)
+		}
+	}
+}
+
+// TestAVectorThatLeavesFreesItsAnswer: a group keeps nothing of answers that are no longer in the cache, whichever of its questions leave.
+func TestAVectorThatLeavesFreesItsAnswer(t *testing.T) {
+	t.Parallel()
+	c := New(1<<20, time.Hour, new(Counters))
+	now := time.Unix(0, 0)
+	vectors := randomVectors(100, 8)
+	model := map[int]Vector{}
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i := range 2000 {
+		n := rng.IntN(100)
+		if rng.IntN(2) == 0 {
+			recordLike(c, now, keyOf(n), "a", 10, c.Likeness(Key{1}, vectors[n], vectors[0]))
+			model[n] = vectors[n]
+		} else if _, ok := model[n]; ok {
+			c.mu.Lock()
+			c.remove(c.entries[keyOf(n)])
+			c.mu.Unlock()
+			delete(model, n)
+		}
+		if s := c.Stats(c.counters); s.Vectors != len(model) {
+			t.Fatalf("after %d steps %d vectors instead of %d", i, s.Vectors, len(model))
+		}
+		if g := c.groups[Key{1}]; g != nil && len(g.points) > 2*len(model)+1 {
+			t.Fatalf("after %d steps a list of %d points for %d vectors", i, len(g.points), len(model))
+		}
+		best := -1.0
+		for _, v := range model {
+			best = max(best, Similarity(v, vectors[n]))
+		}
+		_, s, compared := c.Similar(now, c.Likeness(Key{1}, vectors[n], vectors[0]), 2, -1)
+		if compared != (len(model) > 0) || compared && s != best {
+			t.Fatalf("after %d steps similarity %v, %v, instead of %v", i, s, compared, best)
+		}
 	}
 }
 

@@ -29,6 +29,8 @@ func init() {
 	add("semantic cache: vectors of two models are compared", "internal/respcache/similar.go", "Similarity(c.mark, mark) < sameMark {", "false {", proxy, "TestAnotherModelBehindTheService")
 	add("semantic cache: the client cannot refuse", "internal/picker/responses.go", `strings.EqualFold(value, "exact")`, "false", proxy, "TestWhatIsNeverSimilar")
 	add("semantic cache: a vector takes no memory", "internal/respcache/similar.go", "	c.weigh(e, vectorSize(l.Vector))", "", "./internal/respcache", "TestTheCacheAgreesWithAPlainOne")
+	add("semantic cache: the signs of numbers do not count", similar, "!unicode.In(c, unicode.N, unicode.P, unicode.S, unicode.Z)", "!unicode.IsNumber(c)", proxy, "TestNumbersCountWithTheirSigns")
+	add("semantic cache: answers that are gone are compared", "internal/respcache/similar.go", "	p.Store(nil)\n", "", "./internal/respcache", "TestAVectorThatLeavesFreesItsAnswer")
 	const store = "./internal/redisstore"
 	add("shared cache: a long value is read", "internal/redisstore/guard.go", "err != nil || n < -1 || n > most {", "err != nil || n < -1 {", store, "TestServersThatLie")
 	add("shared cache: lists are read without end", "internal/redisstore/guard.go", " || r.lists > maxLists", "", store, "TestServersThatLie")

@@ -91,7 +91,8 @@ type mirrored struct {
 	to      *picker.Mirror
 	request *http.Request // of the client
 	route   openai.Route
-	id      string
+	id      string // no other request under way brings it to an engine
+	leaveID func()
 	held    *budget.Account // of what it takes besides the body
 	body    *body           // nil once the answer has begun
 }
@@ -107,7 +108,8 @@ func (m *mirrors) copyOf(e *exchange, to *picker.Mirror) (*mirrored, picker.Drop
 	case !m.slots.enter(to.Pool()):
 		return nil, picker.DropBusy
 	}
-	c := &mirrored{proxy: e.proxy, to: to, request: e.request, route: e.route, id: e.client.engineID + "-mirror"}
+	c := &mirrored{proxy: e.proxy, to: to, request: e.request, route: e.route}
+	c.id, c.leaveID = e.proxy.ids.enter(e.client.engineID + "-mirror")
 	c.held = m.Budget.Open(budget.Requests, to.Pool(), "", nil)
 	c.body = &body{proxy: e.proxy, account: m.Budget.Open(budget.Bodies, to.Pool(), "", nil)}
 	c.body.refs.Store(1)
@@ -129,6 +131,7 @@ func (c *mirrored) close() {
 	m := c.proxy.mirrors
 	c.dropBody()
 	c.held.Close()
+	c.leaveID()
 	m.slots.leave(c.to.Pool())
 	m.running.Done()
 }

@@ -234,6 +234,45 @@ func TestWhatAMirrorGets(t *testing.T) {
 	}
 }
 
+// TestCopiesUnderWayHaveIDsOfTheirOwn: engines can fail if two requests have one. Two mirrors can be one pool under two names, and a client
+// can use its id again once it has its answer, while the copy is still under way.
+func TestCopiesUnderWayHaveIDsOfTheirOwn(t *testing.T) {
+	ids, over := make(chan string, 8), make(chan struct{})
+	mirror := engine(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		ids <- r.Header.Get("X-Request-Id")
+		<-over
+		_, _ = io.WriteString(w, completed)
+	})
+	live, copied := named("live", streaming(t)), named("copy", mirror)
+	copied.Adapters, copied.Policy.Admission.WaitBudget = []string{"lora"}, time.Hour
+	specs := []picker.Spec{live, copied}
+	h := newHouse(t, Options{}, specs...)
+	route := mirroring(100)
+	route.Rules[0].Mirrors = append(route.Rules[0].Mirrors, modelroute.Mirror{
+		Backend: modelroute.Backend{Pool: "default/copy", Model: "lora"}, Percent: 100,
+	})
+	h.apply(specs, route)
+	seen := map[string]bool{}
+	for range 2 {
+		_ = read(t, h.post("/v1/completions", `{"model":"chat","prompt":"x"}`, "X-Request-Id", "mine"))
+		for range 2 {
+			id := await(t, "the copy", ids)
+			if seen[id] || !strings.HasPrefix(id, "mine-mirror") {
+				t.Errorf("a copy has the id %s, and those before %v", id, seen)
+			}
+			seen[id] = true
+		}
+	}
+	close(over)
+	h.noCopies()
+	eventually(t, "no id is kept", func() bool {
+		h.proxy.ids.mu.Lock()
+		defer h.proxy.ids.mu.Unlock()
+		return len(h.proxy.ids.used) == 0
+	})
+}
+
 // TestCopiesAreBounded in number and in bytes, while a mirror takes them and does not answer. Requests are served all the same.
 func TestCopiesAreBounded(t *testing.T) {
 	const most, size = 6, 100 << 10

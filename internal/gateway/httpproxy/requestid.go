@@ -6,10 +6,10 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
-// requestIDs are the clients' ids of requests under way. An engine takes X-Request-Id for its own id of the request, and a
-// request_id in the body only without that header. Releases of vLLM before 0.15 require it to be unique among the requests
-// in the engine: they refuse the second, or fail. So of requests under way with the same id only one brings it to an
-// engine unchanged. Other replicas do not know of them. It is safe for concurrent use.
+// requestIDs are the clients' ids of requests under way, and those of copies for mirrors. An engine takes X-Request-Id for its own id of
+// the request, and a request_id in the body only without that header. Releases of vLLM before 0.15 require it to be unique among the
+// requests in the engine: they refuse the second, or fail. So of requests under way with the same id only one brings it to an engine
+// unchanged. Other replicas do not know of them. It is safe for concurrent use.
 type requestIDs struct {
 	mu   sync.Mutex
 	used map[string]int

@@ -247,6 +247,35 @@ func TestWhatIsNeverSimilar(t *testing.T) {
 	}
 }
 
+// TestNumbersCountWithTheirSigns: with other signs they are other numbers, though the service finds all texts the same.
+func TestNumbersCountWithTheirSigns(t *testing.T) {
+	t.Parallel()
+	service := newEmbedder(t)
+	same := func(text string) []float32 {
+		if text == respcache.Mark {
+			return []float32{0, 1}
+		}
+		return []float32{1, 0}
+	}
+	service.embed.Store(&same)
+	address, asked := counting(t)
+	h := alikeHouse(t, alike(spec(address), service.URL))
+	for i, question := range []string{
+		"What is 20.5 degrees in words?", "What is -20.5 degrees in words?", "What is \u221220.5 degrees in words?", "What is 20,5 degrees in words?",
+		"What is 20/5 degrees in words?", "What is 20 5 degrees in words?", "What is 20.5% degrees in words?", "What is $20.5 in words?",
+		"What is 7 - 3 in words?", "What is 7 + 3 in words?", "What is 73 in words?",
+	} {
+		if _, cache := h.chat(question, ``); cache == "similar" || asked.Load() != int64(i+1) {
+			t.Errorf("%s: cache %q, asked %d times", question, cache, asked.Load())
+		}
+	}
+	for _, question := range []string{"Please, what is 20.5 degrees, in words?", "What is (in words) 7 - 3?", "In words: \"73\"."} {
+		if _, cache := h.chat(question, ``); cache != "similar" {
+			t.Errorf("%s: the numbers are equal, and the cache says %q", question, cache)
+		}
+	}
+}
+
 // TestSimilarAnswersStayWithTheirTenant: though the service finds all texts the same.
 func TestSimilarAnswersStayWithTheirTenant(t *testing.T) {
 	t.Parallel()
