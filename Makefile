@@ -20,7 +20,7 @@ RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && [ "$$($(GO) env GO
 # The packages with tests that the race detector would falsify (test/race), besides those that are tested whole without it.
 COUNTED = $$(grep -rlF 'race.Enabled' --include='*_test.go' internal | grep -v ^internal/tokens/ | xargs -n1 dirname | sort -u | sed 's,^,./,')
 # Of these, what counts allocations and processor time; then, whole, what the race detector sees in part: long tests of one goroutine.
-UNRACED := Alloc|CostsNothing|Worst|NoClientTakes|HoldATenant|VictimsByValue
+UNRACED := Alloc|CostsNothing|Worst|NoClientTakes|HoldATenant|HoldARoute|VictimsByValue
 UNRACED := $(UNRACED)|ChainsCanBeStoredAgain|ALiarCannotEvict|AgreesWithThePlainOne|WithinTheirShareLoseNothing
 UNRACED := $(UNRACED)|EndUpWithTheTruth|WithoutAReporterPartsAreJoined|PlantNone|DrawOnOneRoom
 UNRACED := $(UNRACED)|WhateverHappensThePoolEndsAsDesired|MayDieBetweenAnyTwoWrites

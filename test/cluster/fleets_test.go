@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -110,17 +111,17 @@ func fleets() {
 
 		It("falls back when all engines of a pool are killed, at the requests that they have begun to answer", func(ctx SpecContext) {
 			failures := f.underFleetLoad(ctx, "chat", func() {
-				var found []int
-				for _, pod := range f.engines(ctx, "stable") {
-					found = append(found, f.processes(&pod, "--served-model-name=")...)
-				}
-				Expect(found).To(HaveLen(2))
-				for _, pid := range found {
-					kill(pid)
-				}
-				// The kubelet starts them again within seconds.
-				Eventually(func() answered { return f.request(ctx, "chat", nil) }).WithPolling(10 * time.Millisecond).Should(And(HaveField("Pool", "small"),
-					HaveField("Route", ContainSubstring("fallback 1 of 1, down"))))
+				pods := f.engines(ctx, "stable")
+				Expect(pods).To(HaveLen(2))
+				// The kubelet starts an engine again at once, and after the second kill only some seconds later.
+				Eventually(func() answered {
+					for i := range pods {
+						for _, pid := range f.processes(&pods[i], "--served-model-name=") {
+							_ = syscall.Kill(pid, syscall.SIGKILL) // it can have ended meanwhile
+						}
+					}
+					return f.request(ctx, "chat", nil)
+				}).WithPolling(100 * time.Millisecond).Should(And(HaveField("Pool", "small"), HaveField("Route", ContainSubstring("fallback 1 of 1, down"))))
 				f.hasReady(ctx, "stable", 2)
 				Eventually(func() string { return f.request(ctx, "chat", nil).Pool }).Should(Equal("stable"))
 			})
