@@ -113,6 +113,11 @@ func fleets() {
 			failures := f.underFleetLoad(ctx, "chat", func() {
 				pods := f.engines(ctx, "stable")
 				Expect(pods).To(HaveLen(2))
+				sessions := 0
+				ask := func() answered { // each session has a side of its own
+					sessions++
+					return f.request(ctx, "chat", map[string]string{"X-Session-Id": fmt.Sprint("k", sessions)})
+				}
 				// The kubelet starts an engine again at once, and after the second kill only some seconds later.
 				Eventually(func() answered {
 					for i := range pods {
@@ -120,10 +125,10 @@ func fleets() {
 							_ = syscall.Kill(pid, syscall.SIGKILL) // it can have ended meanwhile
 						}
 					}
-					return f.request(ctx, "chat", nil)
+					return ask()
 				}).WithPolling(100 * time.Millisecond).Should(And(HaveField("Pool", "small"), HaveField("Route", ContainSubstring("fallback 1 of 1, down"))))
 				f.hasReady(ctx, "stable", 2)
-				Eventually(func() string { return f.request(ctx, "chat", nil).Pool }).Should(Equal("stable"))
+				Eventually(func() string { return ask().Pool }).Should(Equal("stable"))
 			})
 			Expect(len(failures)).To(BeNumerically("<=", clients))
 			Expect(slices.DeleteFunc(failures, func(f string) bool { return strings.Contains(f, begun) })).To(BeEmpty(), "they could be sent to another pool")
