@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -163,7 +164,7 @@ type players struct {
 	w     *world
 	k     *kubelet
 	next  int
-	begun map[string]*group // by Deployment; of the goroutine that plays
+	begun map[types.UID]*group // by Deployment; of the goroutine that plays
 	pools atomic.Pointer[map[string]*v1alpha1.InferencePool]
 	// deaf fleets do not see any pool.
 	deaf atomic.Bool
@@ -185,7 +186,7 @@ func (anybody) Authenticate(context.Context) (rpc.Identity, error) {
 }
 
 func startPickers(ctx context.Context, w *world, k *kubelet) *players {
-	p := &players{w: w, k: k, begun: map[string]*group{}}
+	p := &players{w: w, k: k, begun: map[types.UID]*group{}}
 	p.pools.Store(&map[string]*v1alpha1.InferencePool{})
 	p.done.Go(func() {
 		for ctx.Err() == nil {
@@ -222,23 +223,23 @@ func (p *players) look(ctx context.Context) (fleets bool) {
 		}
 		p.pools.Store(&known)
 	}
-	there := map[string]bool{}
+	there := map[types.UID]bool{}
 	for i := range list.Items {
 		d := &list.Items[i]
-		there[d.Name] = true
-		if p.begun[d.Name] == nil {
-			p.begun[d.Name] = p.begin(ctx, d)
+		there[d.UID] = true
+		if p.begun[d.UID] == nil {
+			p.begun[d.UID] = p.begin(ctx, d)
 		}
 	}
-	for name, g := range p.begun {
-		if g == nil || there[name] {
+	for uid, g := range p.begun {
+		if g == nil || there[uid] {
 			continue
 		}
 		for _, pod := range g.pods {
 			p.w.check(p.w.set.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 		}
 		g.close()
-		delete(p.begun, name)
+		delete(p.begun, uid)
 	}
 	return fleets
 }
@@ -291,12 +292,15 @@ func (p *players) begin(ctx context.Context, d *appsv1.Deployment) *group {
 			p.w.Errorf("starting a picker of %s: %v", d.Name, err)
 		}
 	}
-	raw, err := json.Marshal(map[string]any{"status": appsv1.DeploymentStatus{
+	// One that was deleted meanwhile, or made again with the name, is not this one.
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": d.UID}, "status": appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
 	}})
 	p.w.check(err)
 	_, err = p.w.set.AppsV1().Deployments(namespace).Patch(ctx, d.Name, types.MergePatchType, raw, metav1.PatchOptions{}, "status")
-	p.w.check(err)
+	if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		p.w.check(err)
+	}
 	return g
 }
 
