@@ -25,9 +25,6 @@ const (
 	maxAnswer = 64 << 10
 	// maxCalls is how many calls of one service are under way at most, in one picker.
 	maxCalls = 256
-	// enoughFailures in a row are why a service is not called for pause. Then one call finds out whether it answers again.
-	enoughFailures = 5
-	pause          = time.Second
 	// dialTimeout bounds the opening of a connection, and its TLS handshake.
 	dialTimeout = 5 * time.Second
 )
@@ -61,9 +58,8 @@ type Services struct {
 
 // service is what is known of one.
 type service struct {
-	calls    int       // under way
-	failures int       // in a row
-	until    time.Time // before that it is not called, if it has failed often enough
+	calls   int // under way
+	breaker Breaker
 }
 
 // NewServices returns Services that know of none yet.
@@ -92,7 +88,7 @@ func (s *Services) Keep(urls map[string]bool) {
 	}
 }
 
-var errPaused = fmt.Errorf("the service has failed %d times in a row, and is not called for %v", enoughFailures, pause)
+var errPaused = fmt.Errorf("the service has failed %d times in a row, and is not called for %v", EnoughFailures, Pause)
 
 // busyError is why a service is not called: it has so many calls under way.
 type busyError int
@@ -152,12 +148,8 @@ func (s *Services) begin(q *question) error {
 	if one.calls >= q.calls {
 		return busyError(q.calls)
 	}
-	if one.failures >= enoughFailures {
-		now := s.now()
-		if now.Before(one.until) {
-			return errPaused
-		}
-		one.until = now.Add(pause) // the others wait for what becomes of this call
+	if !one.breaker.Allow(s.now()) {
+		return errPaused
 	}
 	one.calls++
 	return nil
@@ -179,17 +171,11 @@ func (s *Services) end(url string, err error, gone bool) {
 	switch {
 	case gone:
 	case err == nil, errors.As(err, &answered):
-		if one.failures >= enoughFailures {
+		if one.breaker.Succeed() {
 			s.log.Info("Service of a policy answers again", "url", url)
 		}
-		one.failures = 0
-	default:
-		if one.failures++; one.failures == enoughFailures {
-			s.log.Error(err, "Service of a policy has failed repeatedly", "url", url, "failures", enoughFailures)
-		}
-		if one.failures >= enoughFailures {
-			one.until = s.now().Add(pause)
-		}
+	case one.breaker.Fail(s.now()):
+		s.log.Error(err, "Service of a policy has failed repeatedly", "url", url, "failures", EnoughFailures)
 	}
 }
 

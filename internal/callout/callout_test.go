@@ -134,20 +134,20 @@ func TestAServiceThatFailsIsLeftAlone(t *testing.T) {
 			t.Fatal("a failure has passed")
 		}
 	}
-	if n := asked.Load(); n != enoughFailures {
-		t.Errorf("asked %d times, want %d", n, enoughFailures)
+	if n := asked.Load(); n != EnoughFailures {
+		t.Errorf("asked %d times, want %d", n, EnoughFailures)
 	}
 	for range 3 {
-		now = now.Add(pause)
+		now = now.Add(Pause)
 		for range 10 {
 			_ = run()
 		}
 	}
-	if n := asked.Load(); n != enoughFailures+3 {
-		t.Errorf("asked %d times after three pauses, want %d", n, enoughFailures+3)
+	if n := asked.Load(); n != EnoughFailures+3 {
+		t.Errorf("asked %d times after three pauses, want %d", n, EnoughFailures+3)
 	}
 	fails.Store(0)
-	now = now.Add(pause)
+	now = now.Add(Pause)
 	for range 10 {
 		if err := run(); err != nil {
 			t.Fatal(err)
@@ -156,7 +156,7 @@ func TestAServiceThatFailsIsLeftAlone(t *testing.T) {
 	// A client that leaves is no failure of the service.
 	left, leave := context.WithCancel(t.Context())
 	leave()
-	for range 2 * enoughFailures {
+	for range 2 * EnoughFailures {
 		if _, err := services.Call(left, s.URL, patience, nil); err == nil {
 			t.Fatal("a call of a client that has left has passed")
 		}
@@ -182,7 +182,7 @@ func TestAClientKeepsOthersFromNoService(t *testing.T) {
 		}))
 		t.Cleanup(s.Close)
 		services := calling(t, time.Now)
-		for range 2 * enoughFailures {
+		for range 2 * EnoughFailures {
 			if _, err := services.Call(t.Context(), s.URL, patience, nil); err == nil {
 				t.Fatalf("%.10q is an answer", answer)
 			}

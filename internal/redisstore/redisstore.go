@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/kvasir-dev/kvasir/internal/callout"
 	"github.com/kvasir-dev/kvasir/internal/hosts"
 	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
@@ -27,9 +28,6 @@ const (
 	connections = 16
 	// maxAsking is how many questions are under way at most.
 	maxAsking = 64
-	// enoughFailures in a row are why the server is left alone for pause. Then one question finds out whether it answers again.
-	enoughFailures = 5
-	pause          = time.Second
 	// maxQueued bounds the answers that wait to be written: their number, and their bytes.
 	maxQueued, maxQueuedBytes = 256, 8 << 20
 	// writeTimeout of an answer.
@@ -39,7 +37,7 @@ const (
 var (
 	errTLS    = errors.New("TLS with the server")
 	errBusy   = fmt.Errorf("%w: %d questions are under way, which is the limit", respcache.ErrNotCalled, maxAsking)
-	errPaused = fmt.Errorf("%w: it has failed %d times in a row, and is left alone for %v", respcache.ErrNotCalled, enoughFailures, pause)
+	errPaused = fmt.Errorf("%w: it has failed %d times in a row, and is left alone for %v", respcache.ErrNotCalled, callout.EnoughFailures, callout.Pause)
 )
 
 func init() { redis.SetLogger(silent{}) }
@@ -64,9 +62,7 @@ type Store struct {
 	end    context.CancelFunc
 	writer sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows
-	failures int        // in a row
-	until    time.Time  // before that the server is left alone, if it has failed often enough
+	breaker callout.Breaker
 }
 
 // queued is an answer that waits to be written.
@@ -158,7 +154,7 @@ func (s *Store) Get(ctx context.Context, key respcache.Key) (*respcache.Answer, 
 		s.asking.Add(-1)
 		return nil, errBusy
 	}
-	if !s.begin() {
+	if !s.breaker.Allow(s.now()) {
 		s.asking.Add(-1)
 		return nil, errPaused
 	}
@@ -228,7 +224,7 @@ func (s *Store) put(ctx context.Context, q *queued) {
 	if !ok || life < time.Millisecond {
 		return
 	}
-	if !s.begin() {
+	if !s.breaker.Allow(s.now()) {
 		s.counters.CountStorage(s.now(), respcache.StoreNotCalled, errPaused.Error())
 		return
 	}
@@ -269,38 +265,15 @@ func plain(err error) error {
 	return errors.New("the server's answer is not one of Redis, or the connection was closed")
 }
 
-// begin reports whether the server is to be asked now.
-func (s *Store) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.failures < enoughFailures {
-		return true
-	}
-	now := s.now()
-	if now.Before(s.until) {
-		return false
-	}
-	s.until = now.Add(pause) // the others wait for what becomes of this question
-	return true
-}
-
 // ended remembers what became of a question; nothing, if it says nothing of the server.
 func (s *Store) ended(err error, nothing bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
 	case nothing:
 	case err == nil:
-		if s.failures >= enoughFailures {
+		if s.breaker.Succeed() {
 			s.log.Info("Redis answers again")
 		}
-		s.failures = 0
-	default:
-		if s.failures++; s.failures == enoughFailures {
-			s.log.Error(err, "Redis has failed repeatedly", "failures", enoughFailures)
-		}
-		if s.failures >= enoughFailures {
-			s.until = s.now().Add(pause)
-		}
+	case s.breaker.Fail(s.now()):
+		s.log.Error(err, "Redis has failed repeatedly", "failures", callout.EnoughFailures)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/kvasir-dev/kvasir/internal/callout"
 	"github.com/kvasir-dev/kvasir/internal/freeport"
 	"github.com/kvasir-dev/kvasir/internal/respcache"
 )
@@ -298,7 +299,7 @@ func TestAServerThatIsFullOrRefusesOrIsAway(t *testing.T) {
 			t.Fatal("a server that is away has answered")
 		}
 	}
-	if failed < enoughFailures || left == 0 {
+	if failed < callout.EnoughFailures || left == 0 {
 		t.Errorf("%d questions have failed, and %d were not asked", failed, left)
 	}
 	s.start()

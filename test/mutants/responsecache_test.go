@@ -35,5 +35,5 @@ func init() {
 	add("shared cache: a long value is read", "internal/redisstore/guard.go", "err != nil || n < -1 || n > most {", "err != nil || n < -1 {", store, "TestServersThatLie")
 	add("shared cache: lists are read without end", "internal/redisstore/guard.go", " || r.lists > maxLists", "", store, "TestServersThatLie")
 	add("shared cache: answers wait without bound", "internal/redisstore/redisstore.go", "s.bytes.Add(n) <= maxQueuedBytes", "s.bytes.Add(n) > 0", store, "TestAnswersThatWaitAreBounded")
-	add("shared cache: a server that is away is asked each time", "internal/redisstore/redisstore.go", "if now.Before(s.until) {", "if false {", store, "TestAServerThatIsFullOrRefusesOrIsAway")
+	add("shared cache: a server that is away is asked each time", "internal/callout/breaker.go", "if now.Before(b.until) {", "if false {", store, "TestAServerThatIsFullOrRefusesOrIsAway")
 }
