@@ -27,6 +27,13 @@ func init() {
 			pkg:  "./internal/operator/lifecycle", test: "TestAnyHistoryEndsInTheDesiredState",
 		},
 		{
+			name: "an eviction can take a pod beside the one that the operator marks for a replacement",
+			file: "internal/operator/resources/network.go",
+			old:  "		protected += b.Surge\n",
+			new:  "		protected += 0 * b.Surge\n",
+			pkg:  "./internal/operator/controller/inferencepool", test: "TestAReplacementMakesRoomForOnePodToLeave",
+		},
+		{
 			name: "the name of a new pod depends on when it is made",
 			file: "internal/operator/lifecycle/lifecycle.go",
 			old:  "	slot := 0\n	for ; missing > 0; missing-- {\n",

@@ -81,6 +81,9 @@ func (p *pickers) budget() *policyv1.PodDisruptionBudget {
 // eviction of a pod is refused until its replacement serves, and admitted then, because the pod has the drain mark. Otherwise
 // at least one pod can be evicted, or a node could never be drained.
 //
+// A replacement that serves makes one pod more than the pool's size. Of these, the operator marks one, and an eviction at the same
+// moment would take a second one: the budget leaves the choice to the operator.
+//
 // Pods that are not ready can be evicted at any time, unless one of them serves without its reporter: then they wait as well.
 func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
 	budget := disruptionBudget(b.meta(b.pool.Name), metav1.LabelSelector{
@@ -95,7 +98,11 @@ func (b *builder) engineBudget() *policyv1.PodDisruptionBudget {
 	if !b.Replaces {
 		unavailable = max(unavailable, 1)
 	}
-	budget.Spec.MinAvailable = ptr.To(intstr.FromInt(max(b.Protected-unavailable, 0)))
+	protected := b.Protected
+	if unavailable == 0 {
+		protected += b.Surge
+	}
+	budget.Spec.MinAvailable = ptr.To(intstr.FromInt(max(protected-unavailable, 0)))
 	if b.Replaces && b.ServesUnready {
 		budget.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.IfHealthyBudget)
 	}

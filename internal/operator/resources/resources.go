@@ -62,6 +62,8 @@ type Input struct {
 	Trusted []byte
 	// Protected is how many pods the disruption budget of the engines starts from.
 	Protected int
+	// Surge is how many pods beyond Protected have a node and are there to stay: while a pod is replaced, its replacement.
+	Surge int
 	// Replaces is whether the operator replaces pods before they leave their nodes, so that evictions can wait for that;
 	// Evictions explains it to people.
 	Replaces  bool

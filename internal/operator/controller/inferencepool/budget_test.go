@@ -350,3 +350,40 @@ func TestAnEvictionFromASpotInstanceDoesNotWait(t *testing.T) {
 		t.Error("an instance on demand counts as a spot instance")
 	}
 }
+
+// A replacement that has become ready is one pod more than the pool needs. The operator marks an old pod for it, and as long as its view of
+// the pods can be older than an eviction, the eviction would take another one.
+func TestAReplacementMakesRoomForOnePodToLeave(t *testing.T) {
+	w, node := budgeted(t, func(p *v1alpha1.InferencePool) { p.Spec.Replicas = ptr.To(int32(2)) })
+	w.cordon(node)
+	w.place()
+	w.settleDown()
+	marked := func() (n int) {
+		for _, pod := range w.all() {
+			if markOf(pod).Reason != "" {
+				n++
+			}
+		}
+		return n
+	}
+	for _, pod := range w.all() {
+		if pod.Spec.NodeName == "other" {
+			w.run(pod)
+			w.engine(pod)
+		}
+	}
+	for range 4 { // until the operator acts: the replacement is ready before it has seen that
+		if n, _ := w.evictable(); n > 0 {
+			w.fail("%d pods can be evicted while %d are marked", n, marked())
+		}
+		w.tick()
+		w.clock.SetTime(w.clock.Now().Add(2 * settle))
+		if n, _ := w.evictable(); n > 0 {
+			w.fail("%d pods can be evicted while %d are marked", n, marked())
+		}
+		w.settleDown()
+	}
+	if marked() != 1 {
+		w.fail("%d pods are marked", marked())
+	}
+}

@@ -57,7 +57,7 @@ func (r *children) keep(ctx context.Context) (network networkFacts, err error) {
 	if err != nil {
 		return network, errors.Join(secretsErr, err)
 	}
-	input.Protected = protected
+	input.Protected, input.Surge = protected, r.memory.evictions.surge
 	input.Replaces, input.Evictions, input.ServesUnready = replaces, evictions, disruption.servesUnready()
 	input.WaitSince = r.memory.evictions.waitSince
 	if r.policy != nil {

@@ -20,6 +20,7 @@ type evictionMemory struct {
 	// have a node; zero while as many have.
 	protected  int
 	known      bool
+	surge      int // how many pods beyond protected have a node and are there to stay
 	shortSince time.Time
 }
 
@@ -81,6 +82,7 @@ func (r *budget) protected(ctx context.Context) (int, error) {
 		}
 	}
 	m.protected, m.known = max(0, min(size, max(placed, min(before, placed+coming)))), true
+	m.surge = max(0, placed-m.protected)
 	return m.protected, nil
 }
 
