@@ -49,11 +49,18 @@ type Prompter interface {
 	Others(ctx context.Context, r *openai.Request, chain tokenizer.Chain, use func(keys []kvblock.Key, tokens int)) error
 }
 
+// ImagePrompter makes the ids of a chat with images in process, and the items that the images are, as a *chatprompt.ImagePrompter does.
+type ImagePrompter interface {
+	AppendItems(ctx context.Context, dst []uint32, body []byte, r *openai.Request) ([]uint32, []kvblock.Item, error)
+}
+
 // Exact is how far exact tokens can be had for a pool at the moment. It is not changed once it was handed over.
 type Exact struct {
 	// Texts and Chats make the keys of prompts that are texts, and of chats: each nil unless its ids have been shown to
 	// be those of the engines.
 	Texts, Chats Prompter
+	// Images is nil unless the ids and the items of chats with images have been shown to be those of the engines.
+	Images ImagePrompter
 	// Unproven are the request kinds whose ids made here differ from the engines' ids, while those of other kinds are
 	// equal.
 	Unproven openai.Kinds
@@ -183,6 +190,9 @@ func (p *Picker) exactKeys(ctx context.Context, v *view, s *scratch, body []byte
 	engineOnly := onlyEngines(r) && exact.APIs&r.Kinds() == 0
 	switch {
 	case r.Multimodal:
+		if out, err := p.computeImages(ctx, v, s, body, exact, chain); err == nil {
+			return out
+		}
 		prompter, err = nil, errContent
 	case engineOnly:
 		prompter = nil
@@ -325,6 +335,27 @@ func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, 
 			s.former, out.former = former, former[:min(len(former), most)]
 		}
 	}
+	return out, nil
+}
+
+// computeImages makes the keys of a chat with images in process, within the policy's budget. If that is not possible an engine is asked.
+func (p *Picker) computeImages(ctx context.Context, v *view, s *scratch, body []byte, exact *Exact, chain tokenizer.Chain) (prompt, error) {
+	kinds := s.request.Kinds()
+	if exact.Images == nil || kinds&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, kinds, v.traits(&s.request)) {
+		return prompt{}, errUnproven
+	}
+	ctx, cancel := context.WithTimeout(ctx, v.spec.Policy.TokenBudget)
+	defer cancel()
+	ids, items, err := exact.Images.AppendItems(ctx, nil, body, &s.request)
+	if err != nil {
+		return prompt{}, err
+	}
+	grain := v.commonGrain()
+	if grain == 0 {
+		return prompt{}, errContent // an engine with other blocks has come meanwhile
+	}
+	out := v.keyed(s, ids, items, grain, chain, TokensExact)
+	out.ids = nil // without their items, they are another prompt
 	return out, nil
 }
 

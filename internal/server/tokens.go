@@ -104,6 +104,22 @@ func (p prober) Tokens(
 	return tokencheck.Tokens{IDs: got.IDs, Number: got.Number}, err
 }
 
+// Items is tokencheck.Engine's.
+func (p prober) Items(ctx context.Context, ep *endpoint.Endpoint, body []byte, apiKey string) (tokencheck.Items, error) {
+	got, err := p.Client.Items(ctx, ep, openai.ChatCompletions, body, apiKey)
+	switch {
+	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrUnsupported), refuses(err):
+		return tokencheck.Items{}, fmt.Errorf("%w: %w", tokencheck.ErrRefused, err)
+	case err != nil:
+		return tokencheck.Items{}, err
+	}
+	out := tokencheck.Items{IDs: slices.Clone(got.IDs), Items: slices.Clone(got.Items)}
+	if got.Release != nil {
+		got.Release()
+	}
+	return out, nil
+}
+
 // Identity is tokencheck.Engine's.
 func (p prober) Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (tokencheck.Identity, error) {
 	id, err := p.Client.Identity(ctx, ep, model, apiKey)

@@ -46,6 +46,7 @@ func init() {
 			"internal/dashboard/api",
 			"internal/decisionlog",
 			"internal/coredump", "internal/linefile", "internal/logging",
+			"internal/tokens/images",
 			"internal/tokens/modelfiles",
 			"internal/openai",
 			"internal/peerpb",

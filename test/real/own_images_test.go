@@ -3,10 +3,12 @@ package real
 import (
 	"bytes"
 	"encoding/base64"
+	"fmt"
 	"hash/fnv"
 	"image"
 	"image/color"
 	"image/png"
+	"strings"
 	"testing"
 )
 
@@ -101,32 +103,27 @@ func TestImagesAreFollowed(t *testing.T) {
 		"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}})
 	p := startPicker(t, engines, pickerConfig{})
 	verdict(t, p.repeated(chat("beside images", say("user", text("beside images", 300)))))
-	for _, s := range pictures {
-		t.Run(s.name, func(t *testing.T) {
-			for i, turn := range []int{0, 0, 1} {
-				a := p.send(s.body(s.name, turn))
-				verdict(t, a.exact())
-				if a.tokens != "engine" || (i == 0) != (a.delivered == 0) {
-					t.Errorf("request %d: %d tokens of %d delivered, tokens are %q", i, a.delivered, a.promptEngine, a.tokens)
-				}
-				verdict(t, p.settled(engines))
-			}
-		})
-	}
-	t.Run("another image", func(t *testing.T) {
-		const id = "another image"
-		for i, name := range []string{"x", "y", "x"} {
-			a := p.send(chat(id, say("user", []object{part(text(id, 100)), shown(name, 224, 224), part(text("b"+id, 100))})))
-			verdict(t, a.exact())
-			if want := []bool{false, true, true}[i]; want != (a.delivered > 0) || i == 1 && a.delivered > 128 {
-				t.Errorf("request %d: %d tokens of %d delivered", i, a.delivered, a.promptEngine)
-			}
-			verdict(t, p.settled(engines))
-		}
-	})
+	t.Run("by the engine", func(t *testing.T) { p.follows(t, "by the engine", func(request) string { return "engine" }) })
 	verdict(t, p.holdsTheSame(engines))
-	t.Run("texts in process", func(t *testing.T) {
+	if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
+		t.Errorf("kvasir_predictions_trusted is %v", trusted)
+	}
+	p.stop()
+	t.Run("in process", func(t *testing.T) {
 		p := startPicker(t, engines, pickerConfig{files: true})
+		p.until("images are proven", func() error {
+			s, err := p.status()
+			if c := s.conditions["TokensExact"]; err != nil || !strings.Contains(c.Message, "images: 7 of 7 cases are equal") {
+				return fmt.Errorf("TokensExact is %+v, %w", c, err)
+			}
+			return nil
+		})
+		p.follows(t, "in process", func(r request) string {
+			if r.path == "/v1/chat/completions" {
+				return "exact"
+			}
+			return "engine"
+		})
 		messages := conversation("texts beside images", 0)
 		for _, r := range []request{chat("texts beside images", messages...), chat("tools beside images", messages...).with(object{"tools": weather})} {
 			verdict(t, p.repeated(r))
@@ -134,13 +131,36 @@ func TestImagesAreFollowed(t *testing.T) {
 				t.Errorf("the tokens of %s are %q", r.shape, a.tokens)
 			}
 		}
-		r := looking("images beside texts", nil)("images beside texts", 0)
-		verdict(t, p.repeated(r))
-		if a := p.send(r); a.tokens != "engine" {
-			t.Errorf("the tokens of an image are %q", a.tokens)
+		if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
+			t.Errorf("kvasir_predictions_trusted is %v", trusted)
 		}
 	})
-	if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
-		t.Errorf("kvasir_predictions_trusted is %v", trusted)
+}
+
+// follows sends prompts with images, each twice and with a further turn. tokens is where their tokens are from.
+func (p *picker) follows(t *testing.T, name string, tokens func(request) string) {
+	for _, s := range pictures {
+		t.Run(s.name, func(t *testing.T) {
+			for i, turn := range []int{0, 0, 1} {
+				r := s.body(name+" "+s.name, turn)
+				a := p.send(r)
+				verdict(t, a.exact())
+				if a.tokens != tokens(r) || (i == 0) != (a.delivered == 0) {
+					t.Errorf("request %d: %d tokens of %d delivered, tokens are %q", i, a.delivered, a.promptEngine, a.tokens)
+				}
+				verdict(t, p.settled(p.engines))
+			}
+		})
 	}
+	t.Run("another image", func(t *testing.T) {
+		id := name + " another image"
+		for i, name := range []string{"x", "y", "x"} {
+			a := p.send(chat(id, say("user", []object{part(text(id, 100)), shown(name, 224, 224), part(text("b"+id, 100))})))
+			verdict(t, a.exact())
+			if want := []bool{false, true, true}[i]; want != (a.delivered > 0) || i == 1 && a.delivered > 128 {
+				t.Errorf("request %d: %d tokens of %d delivered", i, a.delivered, a.promptEngine)
+			}
+			verdict(t, p.settled(p.engines))
+		}
+	})
 }

@@ -174,6 +174,16 @@ func (q *request) flat(items []chattemplate.Value, keepEmpty bool) (chattemplate
 func (q *request) parts(items []chattemplate.Value) (chattemplate.Value, error) {
 	out := q.arena.NewList(len(items))
 	for i, item := range items {
+		if q.takesImages {
+			image, ok, err := q.image(item.Dict())
+			if err != nil {
+				return image, err
+			}
+			if ok {
+				out[i] = image
+				continue
+			}
+		}
 		text, err := partText(item)
 		if err != nil {
 			return text, err

@@ -92,6 +92,9 @@ type work struct {
 	arena chattemplate.Arena
 	text  []byte
 	vars  []chattemplate.Var
+	// images of the prompt, in the order of their placeholders, if takesImages.
+	images      []imagePart
+	takesImages bool
 }
 
 // keepText is the largest text buffer kept for the next request, bytes.
@@ -226,10 +229,16 @@ func (r *Renderer) Tokens(ctx context.Context, dst []uint32, body []byte, req *o
 // Render makes the text of a chat request's prompt, for callers that encode it themselves. They must release it. Errors
 // are as those of Tokens.
 func (r *Renderer) Render(ctx context.Context, body []byte, req *openai.Request) (*Prompt, error) {
+	return r.renderWith(ctx, body, req, false)
+}
+
+// renderWith is Render, also for requests with images if takesImages.
+func (r *Renderer) renderWith(ctx context.Context, body []byte, req *openai.Request, takesImages bool) (*Prompt, error) {
 	p, _ := r.prompts.Get().(*Prompt)
 	if p == nil {
 		p = &Prompt{owner: r}
 	}
+	p.takesImages = takesImages
 	var err error
 	if p.Special, err = r.prompt(ctx, &p.work, body, req); err != nil {
 		p.Release()
@@ -244,7 +253,8 @@ func (p *Prompt) Release() {
 	p.Text = ""
 	p.arena.Reset()
 	clear(p.vars)
-	p.vars, p.text = p.vars[:0], p.text[:0]
+	clear(p.images)
+	p.vars, p.text, p.images = p.vars[:0], p.text[:0], p.images[:0]
 	if cap(p.text) > keepText {
 		p.text = nil
 	}

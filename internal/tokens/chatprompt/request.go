@@ -24,7 +24,7 @@ type request struct {
 
 // prompt leaves the prompt in w.text. Of the body only the fields that prompts depend on are decoded.
 func (r *Renderer) prompt(ctx context.Context, w *work, body []byte, req *openai.Request) (special bool, err error) {
-	if req.Multimodal {
+	if req.Multimodal && !w.takesImages {
 		return false, unsupported("content that is not text")
 	}
 	q := &request{Renderer: r, work: w, ctx: ctx, body: body, req: req}

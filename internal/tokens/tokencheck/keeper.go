@@ -36,6 +36,7 @@ type keeper struct {
 	model      model
 	identities map[string]identified // by the endpoint's epoch
 	answers    map[Identity]answers
+	images     imageProof
 	published  *picker.Exact
 	retry      time.Duration
 	chosen     choice
@@ -190,7 +191,7 @@ func distrust(exact *picker.Exact, found finding, doubted openai.Kinds) finding 
 		exact.Texts, found.texts = nil, false
 	}
 	if doubted.Has(openai.KindChat) {
-		exact.Chats, found.chats = nil, false
+		exact.Chats, exact.Images, found.chats = nil, nil, false
 	}
 	if !found.texts || !found.chats {
 		found.State = Failed
@@ -221,7 +222,7 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 	if len(present) == 0 {
 		// No engine can be asked. The earlier proof remains valid: without engines no request is served either.
 		if k.published != nil {
-			exact.Texts, exact.Chats = k.published.Texts, k.published.Chats
+			exact.Texts, exact.Chats, exact.Images = k.published.Texts, k.published.Chats, k.published.Images
 			exact.Unproven, exact.APIs = k.published.Unproven, k.published.APIs
 		}
 		if exact.Texts != nil || exact.Chats != nil {
@@ -240,7 +241,11 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 		last = k.comparison(ctx, present, cases)
 	}
 	exact.Texts, exact.Chats, exact.Unproven, exact.APIs = last.texts, last.chats, last.unproven, last.apis
-	return last.found
+	found = last.found
+	if message := k.proveImages(ctx, pool, present, exact); message != "" {
+		found.message += "; " + message
+	}
+	return found
 }
 
 // same is the present status as a finding.
@@ -345,6 +350,7 @@ func (k *keeper) identify(ctx context.Context, pool *Pool) []Identity {
 	for id := range k.answers {
 		if !slices.Contains(present, id) && len(present) > 0 {
 			delete(k.answers, id)
+			delete(k.images.answers, id)
 		}
 	}
 	return present

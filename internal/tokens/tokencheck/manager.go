@@ -51,6 +51,9 @@ type Engine interface {
 	// Tokens requests the ids of a probe's request, by the most exact route that the engine has. The error wraps ErrRefused
 	// when the engine refuses the request itself.
 	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Tokens, error)
+	// Items requests the ids of a chat with images, and the images among them, by the render route. The error wraps ErrRefused when the
+	// engine refuses the request, or has no such route.
+	Items(ctx context.Context, ep *endpoint.Endpoint, body []byte, apiKey string) (Items, error)
 	// Identity requests an engine's identity, as far as the engine reports it. An error means that it does not answer.
 	Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (Identity, error)
 }

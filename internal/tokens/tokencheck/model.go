@@ -6,6 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
+	"github.com/kvasir-dev/kvasir/internal/tokens/images"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
 	"github.com/kvasir-dev/kvasir/internal/tokens/tokenizer"
 )
@@ -20,6 +21,7 @@ type model struct {
 	files     modelfiles.Set // without the tokenizer, which is loaded
 	tokenizer *tokenizer.Tokenizer
 	cache     *tokenizer.Cache
+	images    *images.Model // nil where images are not followed here
 	prompters map[making]*chatprompt.Prompter
 	compared  comparison // the last one
 	failure   finding    // why there is no tokenizer
@@ -79,6 +81,7 @@ func (m *model) load(c *Config, from contents, template string) (failed finding,
 		}
 	}
 	m.tokenizer, m.cache, m.prompters = t, c.cache(), map[making]*chatprompt.Prompter{}
+	m.images, _ = images.New(m.files, t) // else the engine reads them
 	return finding{}, true
 }
 

@@ -170,3 +170,13 @@ func view(b []byte) string {
 	}
 	return unsafe.String(&b[0], len(b))
 }
+
+// TokenID finds the id of a token by its text, such as a special one; not ok if there is none.
+func (t *Tokenizer) TokenID(text string) (id uint32, ok bool) {
+	for i := range t.added {
+		if t.added[i].Content == text {
+			return t.added[i].ID, true
+		}
+	}
+	return 0, false
+}
