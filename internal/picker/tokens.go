@@ -59,8 +59,10 @@ type Exact struct {
 	// Texts and Chats make the keys of prompts that are texts, and of chats: each nil unless its ids have been shown to
 	// be those of the engines.
 	Texts, Chats Prompter
-	// Images is nil unless the ids and the items of chats with images have been shown to be those of the engines.
-	Images ImagePrompter
+	// Images is nil unless the ids and the items of requests with images have been shown to be those of the engines, on some of the
+	// routes of ImageRoutes (KindChat, KindMessages, KindResponses).
+	Images      ImagePrompter
+	ImageRoutes openai.Kinds
 	// Unproven are the request kinds whose ids made here differ from the engines' ids, while those of other kinds are
 	// equal.
 	Unproven openai.Kinds
@@ -341,7 +343,7 @@ func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, 
 // computeImages makes the keys of a chat with images in process, within the policy's budget. If that is not possible an engine is asked.
 func (p *Picker) computeImages(ctx context.Context, v *view, s *scratch, body []byte, exact *Exact, chain tokenizer.Chain) (prompt, error) {
 	kinds := s.request.Kinds()
-	if exact.Images == nil || kinds&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, kinds, v.traits(&s.request)) {
+	if exact.Images == nil || kinds&exact.ImageRoutes == 0 || kinds&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, kinds, v.traits(&s.request)) {
 		return prompt{}, errUnproven
 	}
 	ctx, cancel := context.WithTimeout(ctx, v.spec.Policy.TokenBudget)

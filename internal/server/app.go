@@ -86,7 +86,7 @@ func newApp(log logr.Logger, o *options, kept records, tracer *tracing.Tracer) *
 	a.library = a.newLibrary()
 	a.hub = a.newHub(&o.hub)
 	a.tokens = tokencheck.New(tokencheck.Config{
-		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact,
+		Engine: prober{a.renderer, &a.releases}, Publish: a.picker.SetExact, Holds: a.picker.Holds,
 		Handed: a.handed, Proved: a.proved, Want: a.want, Fetched: a.fetched,
 		CacheBytes: a.plan.tokens - a.plan.tokens/renderedShare, Log: log.WithName("tokens"),
 	})

@@ -105,15 +105,18 @@ func (p prober) Tokens(
 }
 
 // Items is tokencheck.Engine's.
-func (p prober) Items(ctx context.Context, ep *endpoint.Endpoint, body []byte, apiKey string) (tokencheck.Items, error) {
-	got, err := p.Client.Items(ctx, ep, openai.ChatCompletions, body, apiKey)
+func (p prober) Items(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (tokencheck.Items, error) {
+	got, err := p.Client.Items(ctx, ep, route, body, apiKey)
+	if errors.Is(err, render.ErrMultimodal) { // there is no render route
+		got, err = p.Proof(ctx, ep, route, body, apiKey)
+	}
 	switch {
 	case errors.Is(err, render.ErrMultimodal), errors.Is(err, render.ErrUnsupported), refuses(err):
 		return tokencheck.Items{}, fmt.Errorf("%w: %w", tokencheck.ErrRefused, err)
 	case err != nil:
 		return tokencheck.Items{}, err
 	}
-	out := tokencheck.Items{IDs: slices.Clone(got.IDs), Items: slices.Clone(got.Items)}
+	out := tokencheck.Items{IDs: slices.Clone(got.IDs), Items: slices.Clone(got.Items), Number: got.Number, Served: got.Source == render.Served}
 	if got.Release != nil {
 		got.Release()
 	}

@@ -8,6 +8,7 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -81,6 +82,16 @@ var pictures = []shape{
 		}
 		return request{shape: "messages with images", path: "/v1/messages", body: object{"model": "m", "max_tokens": 2, "messages": messages}}
 	}},
+	{name: "an image of a tool", since: "0.29", rendered: "0.29", body: func(id string, turn int) request {
+		messages := []object{say("user", "Take a picture. "+text(id, 60)),
+			say("assistant", []object{{"type": "tool_use", "id": "toolu_1", "name": "camera", "input": object{"zoom": 2}}}),
+			say("user", []object{{"type": "tool_result", "tool_use_id": "toolu_1", "content": []object{part("Taken."), {"type": "image", "source": object{
+				"type": "base64", "media_type": "image/png", "data": picture(id, 112, 112)[len("data:image/png;base64,"):]}}}}})}
+		if turn > 0 {
+			messages = append(messages, say("assistant", "Noise. "+text("c"+id, 60)), say("user", "Why?"))
+		}
+		return request{shape: "an image of a tool", path: "/v1/messages", body: object{"model": "m", "max_tokens": 2, "messages": messages}}
+	}},
 	{name: "responses with images", since: "0.30", rendered: "0.30", body: func(id string, turn int) request {
 		input := []object{say("user", []object{{"type": "input_text", "text": text(id, 100)},
 			{"type": "input_image", "image_url": picture(id, 112, 112), "detail": "auto"}, {"type": "input_text", "text": "What is it?"}})}
@@ -99,8 +110,12 @@ func TestImagesAreFollowed(t *testing.T) {
 	if !atLeast("0.30") {
 		t.Skipf("vLLM %s is not asked to leave out tensors", run.release)
 	}
-	engines := startEngines(t, engineConfig{model: "vision", flags: []string{"--limit-mm-per-prompt", `{"image": 8, "video": 0}`,
-		"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}})
+	vision := engineConfig{model: "vision", flags: []string{"--limit-mm-per-prompt", `{"image": 8, "video": 0}`,
+		"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}}
+	unrendered := vision
+	unrendered.flags = append(slices.Clip(vision.flags), noScaleOut)
+	all := startEngines(t, vision, unrendered)
+	engines := all[:1]
 	p := startPicker(t, engines, pickerConfig{})
 	verdict(t, p.repeated(chat("beside images", say("user", text("beside images", 300)))))
 	t.Run("by the engine", func(t *testing.T) { p.follows(t, "by the engine", func(request) string { return "engine" }) })
@@ -109,32 +124,31 @@ func TestImagesAreFollowed(t *testing.T) {
 		t.Errorf("kvasir_predictions_trusted is %v", trusted)
 	}
 	p.stop()
-	t.Run("in process", func(t *testing.T) {
-		p := startPicker(t, engines, pickerConfig{files: true})
-		p.until("images are proven", func() error {
-			s, err := p.status()
-			if c := s.conditions["TokensExact"]; err != nil || !strings.Contains(c.Message, "images: 7 of 7 cases are equal") {
-				return fmt.Errorf("TokensExact is %+v, %w", c, err)
-			}
-			return nil
-		})
-		p.follows(t, "in process", func(r request) string {
-			if r.path == "/v1/chat/completions" {
-				return "exact"
-			}
-			return "engine"
-		})
-		messages := conversation("texts beside images", 0)
-		for _, r := range []request{chat("texts beside images", messages...), chat("tools beside images", messages...).with(object{"tools": weather})} {
-			verdict(t, p.repeated(r))
-			if a := p.send(r); a.tokens != "exact" {
-				t.Errorf("the tokens of %s are %q", r.shape, a.tokens)
-			}
+	t.Run("in process", func(t *testing.T) { imagesInProcess(t, "in process", engines) })
+	t.Run("without a render route", func(t *testing.T) { imagesInProcess(t, "without a render route", all[1:]) })
+}
+
+// imagesInProcess is TestImagesAreFollowed for a picker with the model's files.
+func imagesInProcess(t *testing.T, name string, engines []*engine) {
+	p := startPicker(t, engines, pickerConfig{files: true})
+	p.until("images are proven", func() error {
+		s, err := p.status()
+		if c := s.conditions["TokensExact"]; err != nil || !strings.Contains(c.Message, "cases are equal, none differs") || !strings.Contains(c.Message, "images: ") {
+			return fmt.Errorf("TokensExact is %+v, %w", c, err)
 		}
-		if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
-			t.Errorf("kvasir_predictions_trusted is %v", trusted)
-		}
+		return nil
 	})
+	p.follows(t, name, func(request) string { return "exact" })
+	messages := conversation(name+" texts beside images", 0)
+	for _, r := range []request{chat("texts beside images", messages...), chat("tools beside images", messages...).with(object{"tools": weather})} {
+		verdict(t, p.repeated(r))
+		if a := p.send(r); a.tokens != "exact" {
+			t.Errorf("the tokens of %s are %q", r.shape, a.tokens)
+		}
+	}
+	if trusted := p.metric("kvasir_predictions_trusted"); trusted != 1 {
+		t.Errorf("kvasir_predictions_trusted is %v", trusted)
+	}
 }
 
 // follows sends prompts with images, each twice and with a further turn. tokens is where their tokens are from.

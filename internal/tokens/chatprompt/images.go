@@ -20,7 +20,8 @@ const (
 
 // imagePart is an image of a message.
 type imagePart struct {
-	url string
+	// url of the image, or its data in base64.
+	url, data string
 	// name is the client's own (uuid), which is then the image's key; empty without.
 	name string
 }
@@ -33,21 +34,50 @@ func (q *request) image(part *chattemplate.Dict) (v chattemplate.Value, ok bool,
 	}
 	image, _ := part.Get("image_url")
 	url, _ := image.Dict().Get("url")
+	if data, ok := image.Dict().Get(madeData); ok && q.chat != nil && len(q.images) < maxImages {
+		return q.shown(imagePart{data: data.Text()})
+	}
 	name, named := part.Get("uuid")
 	fields := 2
 	if named {
 		fields++
 	}
 	switch {
-	case part.Len() != fields, url.Kind() != chattemplate.KindString, named && (name.Kind() != chattemplate.KindString || name.Text() == ""):
+	case part.Len() != fields, len(q.images) == maxImages, url.Kind() != chattemplate.KindString, named && (name.Kind() != chattemplate.KindString || name.Text() == ""):
 		return v, false, unsupported("images of an unusual form")
-	case len(q.images) == maxImages:
-		return v, false, unsupported("so many images")
 	}
-	q.images = append(q.images, imagePart{url: url.Text(), name: name.Text()})
+	return q.shown(imagePart{url: url.Text(), name: name.Text()})
+}
+
+// shown keeps an image, and returns what the template gets of it.
+func (q *request) shown(image imagePart) (v chattemplate.Value, ok bool, err error) {
+	q.images = append(q.images, image)
 	out := q.arena.NewDict(1)
 	out.Set("type", chattemplate.String("image"))
 	return out.Value(), true, nil
+}
+
+// madeData is the field of an image_url, in chats that requests of other APIs stand for, with data that have no URL.
+const madeData = "data"
+
+// imageURL is a part of a chat with an image: its URL, or its data if field is madeData.
+func (q *request) imageURL(field string, v chattemplate.Value) chattemplate.Value {
+	url, out := q.arena.NewDict(1), q.arena.NewDict(2)
+	url.Set(field, v)
+	out.Set("type", chattemplate.String("image_url"))
+	out.Set("image_url", url.Value())
+	return out.Value()
+}
+
+// imageBlock appends the part that an image of a Messages request becomes.
+func (q *request) imageBlock(parts []chattemplate.Value, block *chattemplate.Dict) ([]chattemplate.Value, error) {
+	source, _ := block.Get("source")
+	kind, _ := source.Dict().Get("type")
+	data, _ := source.Dict().Get("data")
+	if !q.takesImages || kind.Text() != "base64" || data.Kind() != chattemplate.KindString {
+		return parts, unsupported("images of an unusual form")
+	}
+	return append(parts, q.imageURL(madeData, data)), nil
 }
 
 // ImagePrompter turns chats with images into the ids of their prompts, and into what the engine's events name the images. It does not
@@ -72,7 +102,7 @@ func (p *ImagePrompter) AppendItems(ctx context.Context, dst []uint32, body []by
 	switch {
 	case p.prompter.chats == nil:
 		return dst, nil, p.prompter.why
-	case req.Route != openai.ChatCompletions || req.Embeds || req.Stateful || req.TruncatePrompt != 0:
+	case req.Route == openai.Completions || req.Route == openai.Embeddings || req.Embeds || req.Stateful || req.TruncatePrompt != 0:
 		return dst, nil, unsupported("images in this form of %s", req.Route)
 	}
 	for _, name := range imageFields {
@@ -92,6 +122,13 @@ func (p *ImagePrompter) AppendItems(ctx context.Context, dst []uint32, body []by
 	return p.expand(ctx, dst, ids, prompt.images)
 }
 
+func (p *imagePart) read(ctx context.Context, model string) (images.Image, error) {
+	if p.data != "" {
+		return images.ReadBase64(ctx, p.data, model)
+	}
+	return images.Read(ctx, p.url, model)
+}
+
 // expand appends ids to dst, and puts the tokens of an image in the place of each placeholder.
 func (p *ImagePrompter) expand(ctx context.Context, dst, ids []uint32, parts []imagePart) ([]uint32, []kvblock.Item, error) {
 	placeholder := p.model.Placeholder()
@@ -109,7 +146,7 @@ func (p *ImagePrompter) expand(ctx context.Context, dst, ids []uint32, parts []i
 		at := slices.Index(ids, placeholder)
 		out = append(out, ids[:at]...)
 		ids = ids[at+1:]
-		image, err := images.Read(ctx, part.url, p.name)
+		image, err := part.read(ctx, p.name)
 		if err == nil {
 			item := kvblock.Item{Key: image.Key, Offset: len(out) - len(dst)}
 			if part.name != "" {

@@ -155,6 +155,8 @@ func (q *request) blocksOf(out []chattemplate.Value, m *chattemplate.Dict) ([]ch
 		switch kind := kind.Text(); {
 		case kind == "text":
 			parts, err = q.textBlock(parts, block)
+		case kind == "image" && role.Text() == "user":
+			parts, err = q.imageBlock(parts, block)
 		case kind == "redacted_thinking":
 		case kind == "thinking" && role.Text() == "assistant":
 			thoughts, err = thinkingBlock(thoughts, block)
@@ -182,14 +184,15 @@ func (q *request) blocksOf(out []chattemplate.Value, m *chattemplate.Dict) ([]ch
 	return append(out, turn.Value()), nil
 }
 
-// contentOf is the content of a message with these text parts: the text itself where there is only one.
+// contentOf is the content of a message with these parts: the text itself where there is only one.
 func contentOf(parts []chattemplate.Value) chattemplate.Value {
 	switch len(parts) {
 	case 0:
 		return chattemplate.Value{}
 	case 1:
-		text, _ := parts[0].Dict().Get("text")
-		return text
+		if text, ok := parts[0].Dict().Get("text"); ok {
+			return text
+		}
 	}
 	return chattemplate.List(parts)
 }
@@ -230,24 +233,32 @@ func (q *request) toolUse(calls []chattemplate.Value, block *chattemplate.Dict) 
 	return append(calls, q.called(id, name, input)), nil
 }
 
-// toolResult appends the message that the result of a tool becomes: the texts of its parts in lines.
+// toolResult appends the message that the result of a tool becomes: the texts of its parts in lines. Its images are a user's message.
 func (q *request) toolResult(out []chattemplate.Value, block *chattemplate.Dict) ([]chattemplate.Value, error) {
 	id, _ := block.Get("tool_use_id")
 	content, _ := block.Get("content")
 	var text string
+	var shown []chattemplate.Value
 	switch content.Kind() {
 	case chattemplate.KindString:
 		text = content.Text()
 	case chattemplate.KindMissing, chattemplate.KindNone:
 	case chattemplate.KindList:
-		lines := make([]string, len(content.Items()))
-		for i, item := range content.Items() {
+		lines := make([]string, 0, len(content.Items()))
+		for _, item := range content.Items() {
 			kind, _ := item.Dict().Get("type")
+			if kind.Text() == "image" {
+				var err error
+				if shown, err = q.imageBlock(shown, item.Dict()); err != nil {
+					return out, err
+				}
+				continue
+			}
 			line, ok := item.Dict().Get("text")
 			if kind.Text() != "text" || ok && line.Kind() != chattemplate.KindString {
 				return out, unsupported("results of tools that are no text")
 			}
-			lines[i] = line.Text()
+			lines = append(lines, line.Text())
 		}
 		text = strings.Join(lines, "\n")
 	default:
@@ -258,7 +269,11 @@ func (q *request) toolResult(out []chattemplate.Value, block *chattemplate.Dict)
 	}
 	m := q.newMessage("tool", chattemplate.String(text))
 	m.Set("tool_call_id", chattemplate.String(id.Text()))
-	return append(out, m.Value()), nil
+	out = append(out, m.Value())
+	if len(shown) > 0 {
+		out = append(out, q.newMessage("user", chattemplate.List(shown)).Value())
+	}
+	return out, nil
 }
 
 // thinking sets the effort that output_config and thinking stand for.

@@ -137,6 +137,11 @@ func (q *request) inputContent(content chattemplate.Value) (chattemplate.Value, 
 		part := item.Dict()
 		kind, _ := part.Get("type")
 		text, _ := part.Get("text")
+		if url, _ := part.Get("image_url"); q.takesImages && kind.Text() == "input_image" && url.Kind() == chattemplate.KindString &&
+			hasOnly(part, "type", "image_url", "detail") {
+			out[i] = q.imageURL("url", url)
+			continue
+		}
 		if kind.Text() != "input_text" || text.Kind() != chattemplate.KindString || !hasOnly(part, "type", "text") {
 			return content, unsupported("parts of the input that are no text")
 		}

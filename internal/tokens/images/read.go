@@ -37,6 +37,11 @@ func Read(ctx context.Context, url, model string) (Image, error) {
 	if !ok || !strings.HasPrefix(spec, "data:") || !strings.HasSuffix(spec, ";base64") {
 		return Image{}, unsupported("links to images")
 	}
+	return ReadBase64(ctx, data, model)
+}
+
+// ReadBase64 is Read for the data of an image without a URL.
+func ReadBase64(ctx context.Context, data, model string) (Image, error) {
 	size, ok := decodedLen(data)
 	if !ok || size > maxFile {
 		return Image{}, unsupported("data of this size or form")

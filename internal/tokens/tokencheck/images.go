@@ -12,7 +12,9 @@ import (
 	"image/jpeg"
 	"image/png"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,14 +25,30 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/tokens/chatprompt"
 )
 
-// enoughImages is how many chats with images must have been compared, and have been equal, for trust.
-const enoughImages = 4
+// enoughImages is how many requests with images must have been compared, and have been equal, for trust, by their route.
+var enoughImages = map[openai.Kind]int{openai.KindChat: 4, openai.KindMessages: 2, openai.KindResponses: 2}
+
+const (
+	// announceTimeout is how long the blocks of a prompt that an engine has served can take to be in the index, and announceAgain how often
+	// they are looked for.
+	announceTimeout = 5 * time.Second
+	announceAgain   = 50 * time.Millisecond
+)
 
 // Items are an engine's tokens of a request with images, and the images among them.
 type Items struct {
 	IDs   []uint32
 	Items []kvblock.Item
+	// Served: the engine has no render route and has served the request. Items is nil: only its events name the images. Number is that of
+	// the ids where the answer has no more of them.
+	Served bool
+	Number int
+	// at is the endpoint of an engine that has served.
+	at endpoint.Endpoint
 }
+
+// empty reports whether the engine has refused the request.
+func (i *Items) empty() bool { return len(i.IDs) == 0 && i.Number == 0 }
 
 // imageProof is what is known of the images of a pool.
 type imageProof struct {
@@ -40,7 +58,7 @@ type imageProof struct {
 	root     string
 	compared []time.Time // of the answers
 	prompter *chatprompt.ImagePrompter
-	proven   bool
+	proven   openai.Kinds // the routes on which images are
 	message  string
 }
 
@@ -51,8 +69,8 @@ type imageAnswers struct {
 	epoch   string // of the engine's endpoint
 }
 
-// proveImages compares ids and items made here of chats with images with those of the engines' render routes, for models whose images are
-// followed. What is proven goes into exact.
+// proveImages compares ids and items made here of chats with images with those of the engines, for models whose images are followed: with the
+// answers of their render routes, or else with the ids of the prompts that they serve, and what they announce then. What is proven goes into exact.
 func (k *keeper) proveImages(ctx context.Context, pool *Pool, present []Identity, exact *picker.Exact) (message string) {
 	chats, _ := exact.Chats.(*chatprompt.Prompter)
 	if chats == nil || k.model.images == nil || exact.ItemsUnreported {
@@ -78,8 +96,8 @@ func (k *keeper) proveImages(ctx context.Context, pool *Pool, present []Identity
 		}
 		p.with, p.root, p.compared, p.prompter, p.proven, p.message = chats, root, compared, made, proven, message
 	}
-	if p.proven {
-		exact.Images = p.prompter
+	if p.proven != 0 {
+		exact.Images, exact.ImageRoutes = p.prompter, p.proven
 	}
 	return p.message
 }
@@ -120,8 +138,9 @@ func (k *keeper) askImages(ctx context.Context, pool *Pool, ep *endpoint.Endpoin
 		var err error
 		for range askAgain {
 			asking, cancel := context.WithTimeout(ctx, askTimeout)
-			replies[i], err = k.config.Engine.Items(asking, ep, cases[i].Body, pool.APIKey)
+			replies[i], err = k.config.Engine.Items(asking, ep, cases[i].Route, cases[i].Body, pool.APIKey)
 			cancel()
+			replies[i].at = *ep
 			if err == nil || ctx.Err() != nil || errors.Is(err, ErrRefused) {
 				break
 			}
@@ -133,42 +152,107 @@ func (k *keeper) askImages(ctx context.Context, pool *Pool, ep *endpoint.Endpoin
 	return replies, nil
 }
 
-// compareImages compares what is made here with the answers of all engines.
-func (k *keeper) compareImages(ctx context.Context, model string, present []Identity, own *chatprompt.ImagePrompter) (proven bool, message string, err error) {
-	least := len(imageChats())
-	for _, id := range present {
-		equal := 0
-		for i, c := range ImageCases(model) {
-			reply := k.images.answers[id].replies[i]
-			var r openai.Request
-			if err := openai.Parse(c.Route, c.Body, &r); err != nil {
-				return false, "", fmt.Errorf("reading case %d: %w", i, err)
+// compareImages compares what is made here with the answers of all engines, and returns the routes on which all is equal.
+func (k *keeper) compareImages(ctx context.Context, model string, present []Identity, own *chatprompt.ImagePrompter) (proven openai.Kinds, message string, err error) {
+	var equal [openai.NumKinds]int // by the main route
+	var wrong openai.Kinds
+	var says []string
+	cases := ImageCases(model)
+	for i := range cases {
+		c := &cases[i]
+		var r openai.Request
+		if err := openai.Parse(c.Route, c.Body, &r); err != nil {
+			return 0, "", fmt.Errorf("reading case %d: %w", i, err)
+		}
+		kind := imageRoute(c.Route)
+		ids, items, failure := own.AppendItems(ctx, nil, c.Body, &r)
+		if ctx.Err() != nil {
+			return 0, "", ctx.Err()
+		}
+		all := failure == nil
+		for _, id := range present {
+			reply := &k.images.answers[id].replies[i]
+			if failure != nil || reply.empty() || wrong.Has(kind) {
+				all = false
+				continue
 			}
-			ids, items, err := own.AppendItems(ctx, nil, c.Body, &r)
-			switch {
-			case ctx.Err() != nil:
-				return false, "", ctx.Err()
-			case err != nil || len(reply.IDs) == 0:
-			case !slices.Equal(ids, reply.IDs):
-				return false, fmt.Sprintf("images: case %d (%s): token %d differs, of %d here and %d in the engine",
-					i, c.Name, commonPrefix(ids, reply.IDs), len(ids), len(reply.IDs)), nil
-			case !slices.Equal(items, reply.Items):
-				return false, fmt.Sprintf("images: case %d (%s): the engine gives the images other keys", i, c.Name), nil
-			default:
-				equal++
+			differs, comparable := k.compareImage(ctx, reply, ids, items)
+			if all = all && comparable; differs != "" {
+				wrong |= openai.KindsOf(kind)
+				says = append(says, fmt.Sprintf("case %d (%s): %s", i, c.Name, differs))
 			}
 		}
-		least = min(least, equal)
+		if all {
+			equal[kind]++
+		}
 	}
-	if least < enoughImages {
-		return false, fmt.Sprintf("images: only %d of %d cases could be compared", least, len(imageChats())), nil
+	n := 0
+	for kind, least := range enoughImages {
+		if n += equal[kind]; equal[kind] >= least && !wrong.Has(kind) {
+			proven |= openai.KindsOf(kind)
+		}
 	}
-	return true, fmt.Sprintf("images: %d of %d cases are equal, none differs", least, len(imageChats())), nil
+	switch {
+	case len(says) > 0:
+	case n < enoughImages[openai.KindChat]:
+		says = append(says, fmt.Sprintf("only %d of %d cases could be compared", n, len(cases)))
+	default:
+		says = append(says, fmt.Sprintf("%d of %d cases are equal, none differs", n, len(cases)))
+	}
+	return proven, "images: " + strings.Join(says, ", "), nil
+}
+
+// compareImage compares an engine's answer with ids and items made here.
+func (k *keeper) compareImage(ctx context.Context, reply *Items, ids []uint32, items []kvblock.Item) (differs string, comparable bool) {
+	switch {
+	case reply.IDs != nil && !slices.Equal(ids, reply.IDs), reply.Number > 0 && len(ids) != reply.Number:
+		return fmt.Sprintf("%d tokens here, %d in the engine, the first %d are equal", len(ids), max(reply.Number, len(reply.IDs)),
+			commonPrefix(ids, reply.IDs)), true
+	case !reply.Served:
+		if !slices.Equal(items, reply.Items) {
+			return "the engine gives the images other keys", true
+		}
+		return "", true
+	}
+	holds, comparable := k.announced(ctx, reply, ids, items)
+	if comparable && !holds {
+		return "the engine announces the images by other keys", true
+	}
+	return "", comparable
+}
+
+// imageRoute is the kind of a route of requests with images.
+func imageRoute(route openai.Route) openai.Kind {
+	switch route {
+	case openai.Messages:
+		return openai.KindMessages
+	case openai.Responses:
+		return openai.KindResponses
+	}
+	return openai.KindChat
+}
+
+// announced reports whether the events of an engine name the images of a prompt that it has served as items does; not comparable if that
+// cannot be known.
+func (k *keeper) announced(ctx context.Context, reply *Items, ids []uint32, items []kvblock.Item) (holds, comparable bool) {
+	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
+	defer cancel()
+	for k.config.Holds != nil {
+		if holds, comparable = k.config.Holds(k.namespace, k.name, &reply.at, ids, items); holds || !comparable {
+			return holds, comparable
+		}
+		select {
+		case <-ctx.Done():
+			return holds, comparable
+		case <-time.After(announceAgain):
+		}
+	}
+	return false, false
 }
 
 // imageChats are the cases with images: files of the kinds that are read here, in several places and sizes. Most have one image, since
 // engines can be limited to that.
-var imageChats = sync.OnceValue(func() []namedChat {
+var imageChats = sync.OnceValue(func() []imageChat {
 	text := func(text string) any { return map[string]any{"type": "text", "text": text} }
 	ask := func(parts ...any) message { return message{"role": "user", "content": parts} }
 	grey := shown("image/png", encoded(png.Encode, image.NewGray(image.Rect(0, 0, 300, 100))))
@@ -176,28 +260,62 @@ var imageChats = sync.OnceValue(func() []namedChat {
 	through := shown("image/png", encoded(png.Encode, painted(90, 200, 99)))
 	photo := shown("image/jpeg", encoded(func(w io.Writer, m image.Image) error { return jpeg.Encode(w, m, nil) }, painted(640, 480, 255)))
 	large := shown("image/png", encoded(png.Encode, painted(1500, 2100, 255)))
-	return []namedChat{
-		{"an image", with(ask(colours, text("What is it?")))},
-		{"a grey image behind a text", with(say("system", "You are brief."), ask(text("What is it?"), grey))},
-		{"an image with transparency", with(ask(through, text("What is it?")))},
-		{"a photo in a conversation", with(say("user", "Hi."), say("assistant", "Hello!"), ask(photo, text("What is it?")),
-			say("assistant", "A photo."), say("user", "Of what?"))},
-		{"a large image", with(ask(text("One"), large, text("two")))},
-		{"images in two turns", with(ask(colours, text("and"), grey), say("assistant", "Two."), ask(photo))},
-		{"an image twice", with(ask(colours, colours, text("Are they equal?")))},
+	base64Of := func(file []byte, mediaType string) any {
+		return block{"type": "image", "source": block{"type": "base64", "media_type": mediaType, "data": base64.StdEncoding.EncodeToString(file)}}
+	}
+	input := func(part any) any {
+		url, _ := part.(map[string]any)["image_url"].(map[string]any) // as shown makes it
+		return block{"type": "input_image", "image_url": url["url"], "detail": "auto"}
+	}
+	plain := encoded(png.Encode, painted(224, 224, 255))
+	return []imageChat{
+		{openai.ChatCompletions, namedChat{"an image", with(ask(colours, text("What is it?")))}},
+		{openai.ChatCompletions, namedChat{"a grey image behind a text", with(say("system", "You are brief."), ask(text("What is it?"), grey))}},
+		{openai.ChatCompletions, namedChat{"an image with transparency", with(ask(through, text("What is it?")))}},
+		{openai.ChatCompletions, namedChat{"a photo in a conversation", with(say("user", "Hi."), say("assistant", "Hello!"), ask(photo, text("What is it?")),
+			say("assistant", "A photo."), say("user", "Of what?"))}},
+		{openai.ChatCompletions, namedChat{"a large image", with(ask(text("One"), large, text("two")))}},
+		{openai.ChatCompletions, namedChat{"images in two turns", with(ask(colours, text("and"), grey), say("assistant", "Two."), ask(photo))}},
+		{openai.ChatCompletions, namedChat{"an image twice", with(ask(colours, colours, text("Are they equal?")))}},
+		{openai.Messages, namedChat{"messages: an image between texts", with(ask(textBlock("One"), base64Of(plain, "image/png"), textBlock("two, longer than one")))}},
+		{openai.Messages, namedChat{"messages: an image alone", with(say("user", "Hi."), say("assistant", "Hello!"), ask(base64Of(plain, "image/png")),
+			say("assistant", "A picture."), say("user", "Of what?"))}},
+		{openai.Messages, namedChat{"messages: an image as the result of a tool", with(say("user", "Take a picture."),
+			message{"role": "assistant", "content": []any{block{"type": "tool_use", "id": "toolu_1", "name": "search", "input": block{"q": "a"}}}},
+			ask(block{"type": "tool_result", "tool_use_id": "toolu_1", "content": []any{textBlock("Taken."), base64Of(plain, "image/png")}}))}},
+		{openai.Responses, namedChat{"responses: an image between texts", map[string]any{"input": []any{block{"role": "user", "content": []any{
+			block{"type": "input_text", "text": "One"}, input(photo), block{"type": "input_text", "text": "two"}}}}, "store": false}}},
+		{openai.Responses, namedChat{"responses: an image before a turn", map[string]any{"input": []any{
+			block{"role": "user", "content": []any{input(photo)}}, block{"role": "assistant", "content": "A photo."},
+			block{"role": "user", "content": "Of what?"}}, "store": false}}},
 	}
 })
+
+// imageChat is a request with images on a route.
+type imageChat struct {
+	route openai.Route
+	namedChat
+}
 
 // ImageCases are the questions of the probe about images, for a model's name.
 func ImageCases(model string) []Case {
 	var cases []Case
 	for _, c := range imageChats() {
-		body := map[string]any{"model": model, "max_tokens": 1, "messages": c.body["messages"]}
+		body := maps.Clone(c.body)
+		body["model"] = model
+		switch c.route {
+		case openai.Responses:
+			body["max_output_tokens"], body["enable_response_messages"] = 1, true
+		case openai.Messages:
+			body["max_tokens"] = 1
+		default:
+			body["max_tokens"], body["return_token_ids"] = 1, true
+		}
 		raw, err := json.Marshal(body)
 		if err != nil {
 			panic(err) // impossible: all of them are constants
 		}
-		cases = append(cases, Case{Name: c.name, Route: openai.ChatCompletions, Body: raw})
+		cases = append(cases, Case{Name: c.name, Route: c.route, Body: raw})
 	}
 	return cases
 }

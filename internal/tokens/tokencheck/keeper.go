@@ -222,7 +222,8 @@ func (k *keeper) prove(ctx context.Context, pool *Pool, present []Identity, exac
 	if len(present) == 0 {
 		// No engine can be asked. The earlier proof remains valid: without engines no request is served either.
 		if k.published != nil {
-			exact.Texts, exact.Chats, exact.Images = k.published.Texts, k.published.Chats, k.published.Images
+			exact.Texts, exact.Chats = k.published.Texts, k.published.Chats
+			exact.Images, exact.ImageRoutes = k.published.Images, k.published.ImageRoutes
 			exact.Unproven, exact.APIs = k.published.Unproven, k.published.APIs
 		}
 		if exact.Texts != nil || exact.Chats != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/tokens/modelfiles"
@@ -51,9 +52,9 @@ type Engine interface {
 	// Tokens requests the ids of a probe's request, by the most exact route that the engine has. The error wraps ErrRefused
 	// when the engine refuses the request itself.
 	Tokens(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Tokens, error)
-	// Items requests the ids of a chat with images, and the images among them, by the render route. The error wraps ErrRefused when the
-	// engine refuses the request, or has no such route.
-	Items(ctx context.Context, ep *endpoint.Endpoint, body []byte, apiKey string) (Items, error)
+	// Items requests the ids of a request with images, and the images among them, by the render route; an engine without one serves it.
+	// The error wraps ErrRefused when the engine refuses the request.
+	Items(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (Items, error)
 	// Identity requests an engine's identity, as far as the engine reports it. An error means that it does not answer.
 	Identity(ctx context.Context, ep *endpoint.Endpoint, model, apiKey string) (Identity, error)
 }
@@ -99,6 +100,9 @@ type Config struct {
 	Engine Engine
 	// Publish takes how far exact tokens can be had for a pool, whenever that changes; nil for not at all.
 	Publish func(namespace, pool string, exact *picker.Exact)
+	// Holds reports whether the index has the blocks of a prompt with items that an engine has served; see picker.Picker.Holds. nil is
+	// never comparable.
+	Holds func(namespace, pool string, of *endpoint.Endpoint, ids []uint32, items []kvblock.Item) (holds, comparable bool)
 	// Handed returns the files that reporters of a pool have sent; nil is not called.
 	Handed func(namespace, pool string) Handed
 	// Proved is called each time that files which reporters have sent were compared with the engines; nil is not called.

@@ -65,6 +65,7 @@ type engines struct {
 	refuse   func(body []byte) error
 	silent   func(pod string) error
 	asked    map[string]int
+	imaging
 	// numbersOnly: they serve Messages requests without returning ids of their prompts.
 	numbersOnly bool
 }
@@ -168,6 +169,7 @@ func newHouse(files Files, pods ...string) *house {
 			defer h.mu.Unlock()
 			h.published = e
 		},
+		Holds: h.holds,
 		Handed: func(string, string) Handed {
 			h.mu.Lock()
 			defer h.mu.Unlock()
