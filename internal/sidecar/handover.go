@@ -1,0 +1,217 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/engines/transport"
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/relay"
+)
+
+var errLate = errors.New("the engine has not prefilled in time")
+
+// handOver serves a request by a hand-off. It reports false if the request must be served alone; nothing was answered then.
+func (x *exchange) handOver(t *relay.Ticket) bool {
+	route, ok := routeOf(x.r)
+	if !ok || len(x.r.Header["Content-Encoding"]) > 0 {
+		return false
+	}
+	// The body of a leg is needed while the other one is made.
+	if !x.held || !x.take(2*(int64(len(x.body))+openai.HandoffBytes)+relay.MaxPrefillAnswer) {
+		x.report.Outcome = relay.NoMemory
+		return false
+	}
+	var parsed openai.Request
+	if openai.Parse(route, x.body, &parsed) != nil {
+		return false // the engine refuses it
+	}
+	parameters := x.prefill(t, route)
+	if parameters == nil {
+		return false
+	}
+	return x.decode(route, openai.AppendDecode(nil, x.body, parameters))
+}
+
+// prefill sends the first leg. It returns the parameters for the second, nil if there are none.
+func (x *exchange) prefill(t *relay.Ticket, route openai.Route) (parameters []byte) {
+	ctx, cancel := context.WithCancelCause(x.r.Context())
+	defer cancel(nil)
+	if t.Within > 0 {
+		timer := time.AfterFunc(t.Within, func() { cancel(errLate) })
+		defer timer.Stop()
+	}
+	header := maps.Clone(x.r.Header)
+	header["Accept-Encoding"] = []string{"identity"}
+	_, peer := x.server.ends()
+	peer.Address = t.Address
+	answer, err := x.send(ctx, &peer, header, t.Address, openai.AppendPrefill(nil, x.body))
+	var body []byte
+	if err == nil {
+		defer func() { _ = answer.Body.Close() }()
+		body, err = io.ReadAll(io.LimitReader(answer.Body, relay.MaxPrefillAnswer+1))
+	}
+	if err != nil {
+		x.prefillFailed(causeOf(ctx, answer, err), t, err)
+		return nil
+	}
+	return x.prefilled(answer, body, route, t)
+}
+
+// causeOf is why there is no complete answer to a first leg.
+func causeOf(ctx context.Context, answer *http.Response, err error) relay.Cause {
+	switch {
+	case errors.Is(context.Cause(ctx), errLate):
+		return relay.CauseLate
+	case transport.LocalFault(err):
+		return relay.CauseLocal
+	case answer == nil && isDial(err):
+		return relay.CauseConnect
+	}
+	return relay.CauseBroken
+}
+
+// prefilled takes the answer to a first leg.
+func (x *exchange) prefilled(answer *http.Response, body []byte, route openai.Route, t *relay.Ticket) (parameters []byte) {
+	var scanner openai.AnswerScanner
+	scanner.Reset(route, false)
+	scanner.Write(body)
+	scanner.Close()
+	switch scanner.Verdict(headOf(answer), true) {
+	case openai.Refused:
+		x.prefillFailed(relay.CauseFull, t, nil)
+		return nil
+	case openai.GaveUp, openai.Erred:
+		x.prefillFailed(relay.CauseError, t, nil)
+		return nil
+	}
+	if answer.StatusCode != http.StatusOK {
+		x.prefillFailed(relay.CauseRequest, t, nil)
+		return nil
+	}
+	if usage := &scanner.Usage; usage.Have {
+		x.report.Prompt = usage.PromptTokens
+		if usage.HaveCached && usage.CachedTokens <= usage.PromptTokens {
+			x.report.Cached = usage.CachedTokens
+		}
+	}
+	if len(body) > relay.MaxPrefillAnswer {
+		x.report.Outcome = relay.NoMemory
+		return nil
+	}
+	parameters, owed := openai.HandoffParameters(body)
+	if parameters == nil {
+		x.report.Outcome, x.report.Owed = relay.NoParameters, owed
+	}
+	return parameters
+}
+
+// prefillFailed notes that the first leg has failed.
+func (x *exchange) prefillFailed(cause relay.Cause, t *relay.Ticket, err error) {
+	x.report.Outcome, x.report.Cause = relay.PrefillFailed, cause
+	if x.r.Context().Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	x.server.options.Log.V(1).Info("Engine has not prefilled, request is served alone", "engine", t.Address, "reason", string(cause), "error", err)
+}
+
+// headOf is what the header of an answer says.
+func headOf(answer *http.Response) openai.AnswerHead {
+	kind, encoding := answer.Header.Get("Content-Type"), strings.Join(answer.Header["Content-Encoding"], ",")
+	return openai.AnswerHead{
+		Status: answer.StatusCode, Stream: openai.IsEventStream(kind), JSON: strings.HasPrefix(kind, "application/json"),
+		Readable: encoding == "" || strings.EqualFold(encoding, "identity"), Erred: openai.ServerError(answer.StatusCode),
+	}
+}
+
+// How much of an answer to a second leg is held until it is known to be one, in bytes: of a stream, and of JSON.
+const (
+	holdStream = 64 << 10
+	holdJSON   = 1 << 20
+)
+
+// decode sends the second leg, and the answer to the client unless the request is better served alone.
+func (x *exchange) decode(route openai.Route, body []byte) bool {
+	x.sent = x.server.options.Now()
+	ctx, cancel := context.WithCancel(x.r.Context())
+	defer cancel()
+	engine, _ := x.server.ends()
+	answer, err := x.send(ctx, &engine, maps.Clone(x.r.Header), x.r.Host, body)
+	if err != nil {
+		x.decodeFailed(err)
+		return false
+	}
+	defer func() { _ = answer.Body.Close() }()
+	head := headOf(answer)
+	limit := holdJSON
+	if head.Stream {
+		limit = holdStream
+	}
+	var scanner openai.AnswerScanner
+	scanner.Reset(route, head.Stream)
+	held, ended, err := holdBack(answer.Body, &scanner, head, limit)
+	if err != nil {
+		x.decodeFailed(err)
+		return false
+	}
+	switch verdict := scanner.Verdict(head, ended); {
+	case verdict == openai.GaveUp, verdict == openai.Erred, answer.StatusCode >= 400 && verdict != openai.Refused:
+		x.decodeFailed(nil)
+		return false
+	}
+	x.report.Outcome = relay.HandedOver
+	x.begin(answer)
+	left := answer.ContentLength - int64(len(held))
+	if answer.ContentLength < 0 {
+		left = -1
+	}
+	if x.write(held, left != 0 && !ended) {
+		x.copy(answer, left)
+	}
+	return true
+}
+
+// holdBack reads an answer until it is known whether it is one.
+func holdBack(from io.Reader, scanner *openai.AnswerScanner, head openai.AnswerHead, limit int) (held []byte, ended bool, err error) {
+	held = make([]byte, 0, 4<<10)
+	for len(held) < limit {
+		if len(held) == cap(held) {
+			held = append(held, 0)[:len(held)]
+		}
+		n, err := from.Read(held[len(held):min(cap(held), limit)])
+		scanner.Write(held[len(held) : len(held)+n])
+		held = held[:len(held)+n]
+		if errors.Is(err, io.EOF) {
+			scanner.Close()
+			return held, true, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		if head.Status < 400 && scanner.Verdict(head, false) != openai.Undecided {
+			break
+		}
+	}
+	return held, false, nil
+}
+
+// decodeFailed notes that the engine of the pod has not loaded the blocks.
+func (x *exchange) decodeFailed(err error) {
+	if x.r.Context().Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	x.report.Outcome, x.sent = relay.DecodeFailed, time.Time{}
+	x.server.options.Log.V(1).Info("Engine has not loaded the blocks of another one, request is served alone", "error", err)
+}
+
+// isDial reports whether a connection could not be made.
+func isDial(err error) bool {
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial"
+}
