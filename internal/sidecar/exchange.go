@@ -123,14 +123,13 @@ func (x *exchange) pass() {
 
 // send sends the request with a header and a body, which the rest of the request's body follows, to an engine.
 func (x *exchange) send(ctx context.Context, to *endpoint.Endpoint, header http.Header, host string, body []byte) (*http.Response, error) {
-	u := x.r.URL
 	if _, ok := header["User-Agent"]; !ok {
 		header["User-Agent"] = nil // else net/http would add its own
 	}
 	delete(header, "Expect")
 	delete(header, "Content-Length")
 	out := &http.Request{
-		Method: x.r.Method, URL: &url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}, Host: host,
+		Method: x.r.Method, URL: targetOf(x.r), Host: host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header, ContentLength: int64(len(body)),
 	}
 	switch {
@@ -142,6 +141,15 @@ func (x *exchange) send(ctx context.Context, to *endpoint.Endpoint, header http.
 		out.Body, _ = out.GetBody()
 	}
 	return x.server.engines.RoundTrip(out.WithContext(ctx), to)
+}
+
+// targetOf is the target of a request as it was received: what is written in another way can mean something else to the engine.
+func targetOf(r *http.Request) *url.URL {
+	u := &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery, ForceQuery: r.URL.ForceQuery}
+	if path, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") {
+		u.Opaque = path
+	}
+	return u
 }
 
 // patient reads what is left of the client's body, which must go on arriving.

@@ -107,8 +107,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	tickets := r.Header[ticketHeader]
 	delete(r.Header, ticketHeader)
 	dropHops(r.Header)
-	x.hold()
 	defer x.free()
+	x.hold()
 	if len(tickets) > 0 {
 		x.report = &relay.Report{Prompt: -1, Cached: -1}
 		if t, ok := s.open(tickets, r); ok && x.handOver(&t) {
