@@ -118,10 +118,6 @@ func (o *options) servePool(ctx context.Context, s *sidecar.Server, log logr.Log
 	if o.poolPort.certs.Cert != "" {
 		config = certs.NewServer(o.poolPort.certs, false, log).Config()
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.poolPort.address)
-	if err != nil {
-		return err
-	}
-	log.Info("Serving the pool's port", "address", l.Addr().String(), "engine", o.poolPort.host)
-	return s.Serve(ctx, l, config, o.drainDeadline)
+	listen := func() (net.Listener, error) { return new(net.ListenConfig).Listen(ctx, "tcp", o.poolPort.address) }
+	return s.Serve(ctx, listen, config, o.drainDeadline)
 }

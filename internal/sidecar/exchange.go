@@ -248,6 +248,7 @@ func (x *exchange) beforeWrite() {
 // abort breaks the connection to the client, as the engine has broken or refused its own: what a gateway does when an engine is dead depends
 // on whether it has answered.
 func (x *exchange) abort(err error) {
+	x.server.noteRefusal(err)
 	if x.r.Context().Err() == nil {
 		x.server.counts.broken.Add(1)
 		x.server.options.Log.V(1).Info("Engine has not answered, or not to the end", "reason", err.Error())

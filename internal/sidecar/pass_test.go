@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -215,7 +216,8 @@ func TestAnswersOfEnginesPassToTheByte(t *testing.T) {
 		_, _ = io.WriteString(c, "0\r\n\r\n")
 		<-next
 	}()
-	h := newHouse(t, func(o *Options) { o.Engine = l.Addr().String() }, nil)
+	h := newHouse(t, nil, nil)
+	h.server.options.Engine = l.Addr().String() // it takes one connection only
 	c := dial(t, h.address)
 	if _, err := io.WriteString(c, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -482,4 +484,48 @@ func TestNothingIsLeftOfManyRequests(t *testing.T) {
 	h.client.CloseIdleConnections()
 	h.server.Close()
 	until(t, "the goroutines end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// TestThePortIsClosedWhileTheEngineIsDead: a gateway that sends requests elsewhere whose connection is refused loses none, and streams that the
+// engine still serves go on. It is open again as soon as the engine is.
+func TestThePortIsClosedWhileTheEngineIsDead(t *testing.T) {
+	h := newHouse(t, nil, nil)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	h.decode.does(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_ = http.NewResponseController(w).Flush()
+		close(arrived)
+		<-release
+		_, _ = io.WriteString(w, "data: x\n\n")
+	})
+	got := make(chan reply, 1)
+	go func() { got <- h.ask(streamed) }()
+	await(t, arrived)
+	address := h.decode.address()
+	_ = h.decode.http.Listener.Close() // as engines do that are about to end
+	refused := func() bool {
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", h.address)
+		if err == nil {
+			_ = c.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+	until(t, "the port is closed", refused)
+	close(release)
+	if r := <-got; r.status != 200 || r.body != "data: x\n\n" {
+		t.Errorf("a stream of the engine's ends with it: %+v", r)
+	}
+	h.decode.http.CloseClientConnections()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })}
+	go func() { _ = again.Serve(l) }()
+	t.Cleanup(func() { _ = again.Close() })
+	until(t, "the port is open", func() bool { return !refused() })
+	if r := h.ask(whole); r.status != 200 || r.body != "{}" {
+		t.Errorf("%+v", r)
+	}
+	h.rests()
 }

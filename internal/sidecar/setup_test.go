@@ -55,18 +55,29 @@ func newHouse(t testing.TB, change func(o *Options), config *tls.Config) *house 
 		change(&o)
 	}
 	h.server = New(o)
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	h.address = "127.0.0.1:0"
+	opened := make(chan struct{}, 8)
+	listen := func() (net.Listener, error) {
+		l, err := new(net.ListenConfig).Listen(context.WithoutCancel(t.Context()), "tcp", h.address)
+		if err == nil && len(opened) == 0 {
+			h.address = l.Addr().String()
+			opened <- struct{}{}
+		}
+		return l, err
 	}
-	h.address = l.Addr().String()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	h.stop = stop
 	h.over.Go(func() {
-		if err := h.server.Serve(ctx, l, config, time.Second); err != nil {
+		if err := h.server.Serve(ctx, listen, config, time.Second); err != nil {
 			t.Error(err)
 		}
 	})
+	select {
+	case <-opened:
+	case <-time.After(patience):
+		t.Fatal("the port is not opened")
+	}
+	opened <- struct{}{}
 	h.client = &http.Client{Transport: &http.Transport{DisableCompression: true}}
 	t.Cleanup(func() { h.client.CloseIdleConnections(); stop(); h.over.Wait() })
 	return h

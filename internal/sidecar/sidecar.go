@@ -49,8 +49,11 @@ type Options struct {
 type Server struct {
 	options Options
 	engines *transport.Transports
+	dialer  *net.Dialer
 	held    atomic.Int64 // bytes of bodies
-	counts  counts
+	// refusing has an element when the engine has refused a connection.
+	refusing chan struct{}
+	counts   counts
 }
 
 // New makes a Server, which Close ends.
@@ -64,9 +67,9 @@ func New(o Options) *Server {
 	if o.Wires == nil {
 		o.Wires = func() (engine, peers endpoint.Wire) { return }
 	}
-	s := &Server{options: o}
-	dialer := &net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}
-	s.engines = transport.NewTransports(dialer.DialContext, func() *http.Transport {
+	s := &Server{options: o, refusing: make(chan struct{}, 1)}
+	s.dialer = &net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}
+	s.engines = transport.NewTransports(s.dialer.DialContext, func() *http.Transport {
 		return &http.Transport{MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, DisableCompression: true, MaxResponseHeaderBytes: maxAnswerHeader}
 	})
 	return s
