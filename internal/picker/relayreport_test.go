@@ -51,7 +51,7 @@ func TestReportsOfTheSidecarCount(t *testing.T) {
 		"handed over, and the client goes": {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.End(ClientGone) }, HandoffClientGone, 0, 0},
 		"handed over, and then an error":   {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.failed(errored); d.End(Failed) }, HandoffDecodeFailed, 1, 1},
 		"the first engine is dead":         {"prefill_failed;cause=connect", shows, HandoffPrefillFailed, 1, 0},
-		"it breaks off":                    {"prefill_failed;cause=broken", shows, HandoffPrefillFailed, 1, 0},
+		"it aborts":                        {"prefill_failed;cause=broken", shows, HandoffPrefillFailed, 1, 0},
 		"it is late":                       {"prefill_failed;cause=late", shows, HandoffPrefillFailed, 1, 0},
 		"it answers with an error":         {"prefill_failed;cause=error", shows, HandoffPrefillFailed, 1, 0},
 		"its queue is full":                {"prefill_failed;cause=full", shows, HandoffPrefillFailed, 0, 0},

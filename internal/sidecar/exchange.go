@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -23,11 +22,9 @@ type exchange struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	r       *http.Request
-	// body is the request's; held: it is complete. Otherwise rest is what follows it.
-	body  []byte
-	held  bool
-	rest  io.Reader
-	bytes int64 // that are counted for bodies
+	// body is the request's, nil for none. If rest is not nil, it follows.
+	body *held
+	rest io.Reader
 	// report is that of a request with a ticket; nil without one.
 	report  *relay.Report
 	sent    time.Time // the second leg; zero without one
@@ -37,53 +34,33 @@ type exchange struct {
 // readAhead is how much of a body of unknown length is allocated before it arrives.
 const readAhead = 16 << 10
 
-// take counts bytes of bodies. It reports false, and counts none, if there is no room for them.
-func (x *exchange) take(n int64) bool {
-	s := x.server
-	if s.held.Add(n) > s.options.Memory {
-		s.held.Add(-n)
-		return false
-	}
-	x.bytes += n
-	return true
-}
-
-func (x *exchange) free() { x.server.held.Add(-x.bytes) }
-
 // hold reads the body of the request, so that it can be sent again after a connection that the engine was about to close, and handed over.
 // If there is no room for it, it passes as it arrives.
 func (x *exchange) hold() {
 	r := x.r
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		x.held = true
 		return
 	}
-	size := r.ContentLength
-	if size > x.server.options.MaxBody {
-		x.rest = r.Body
-		return
-	}
+	size := int(r.ContentLength)
 	if size < 0 {
 		size = readAhead
 	}
-	if !x.take(size) {
+	if int64(size) <= x.server.options.MaxBody {
+		x.body = x.server.newHeld(size)
+	}
+	if x.body == nil {
 		x.rest = r.Body
 		return
 	}
-	x.body = make([]byte, 0, size)
 	for {
-		if len(x.body) == cap(x.body) {
-			if int64(len(x.body)) == r.ContentLength {
-				break
-			}
-			if !x.grow() {
-				x.rest = r.Body
-				return
-			}
+		if b := x.body.bytes; len(b) == cap(b) && int64(len(b)) != r.ContentLength && !x.grow() {
+			x.rest = r.Body
+			return
 		}
 		_ = x.control.SetReadDeadline(time.Now().Add(x.server.options.Stall))
-		n, err := r.Body.Read(x.body[len(x.body):cap(x.body)])
-		x.body = x.body[:len(x.body)+n]
+		b := x.body.bytes
+		n, err := r.Body.Read(b[len(b):cap(b)])
+		x.body.bytes = b[:len(b)+n]
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -92,17 +69,19 @@ func (x *exchange) hold() {
 		}
 	}
 	_ = x.control.SetReadDeadline(time.Time{})
-	x.held = true
 }
 
 // grow makes room for more of a body whose length is not known.
 func (x *exchange) grow() bool {
-	size := 2 * int64(cap(x.body))
-	if size > x.server.options.MaxBody || !x.take(size-int64(cap(x.body))) {
+	size := 2 * cap(x.body.bytes)
+	if int64(size) > x.server.options.MaxBody {
 		return false
 	}
-	x.body = append(make([]byte, 0, size), x.body...)
-	return true
+	more := x.body.grown(size)
+	if more != nil {
+		x.body = more
+	}
+	return more != nil
 }
 
 // pass sends the request to the pod's engine, and the answer to the client.
@@ -122,7 +101,7 @@ func (x *exchange) pass() {
 }
 
 // send sends the request with a header and a body, which the rest of the request's body follows, to an engine.
-func (x *exchange) send(ctx context.Context, to *endpoint.Endpoint, header http.Header, host string, body []byte) (*http.Response, error) {
+func (x *exchange) send(ctx context.Context, to *endpoint.Endpoint, header http.Header, host string, body *held) (*http.Response, error) {
 	if _, ok := header["User-Agent"]; !ok {
 		header["User-Agent"] = nil // else net/http would add its own
 	}
@@ -130,17 +109,30 @@ func (x *exchange) send(ctx context.Context, to *endpoint.Endpoint, header http.
 	delete(header, "Content-Length")
 	out := &http.Request{
 		Method: x.r.Method, URL: targetOf(x.r), Host: host,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header, ContentLength: int64(len(body)),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header,
 	}
 	switch {
 	case x.rest != nil:
 		out.ContentLength = x.r.ContentLength
-		out.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), &patient{x}))
-	case len(body) > 0:
-		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-		out.Body, _ = out.GetBody()
+		out.Body = x.unheld()
+	case body != nil && len(body.bytes) > 0:
+		out.ContentLength = int64(len(body.bytes))
+		out.GetBody = func() (io.ReadCloser, error) { return body.reader(), nil }
+		out.Body = body.reader()
 	}
 	return x.server.engines.RoundTrip(out.WithContext(ctx), to)
+}
+
+// unheld is a body that is not held, or only its beginning.
+func (x *exchange) unheld() io.ReadCloser {
+	if x.body == nil {
+		return io.NopCloser(&patient{x})
+	}
+	begin := x.body.reader()
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(begin, &patient{x}), begin}
 }
 
 // targetOf is the target of a request as it was received: what is written in another way can mean something else to the engine.

@@ -23,20 +23,37 @@ func (x *exchange) handOver(t *relay.Ticket) bool {
 	if !ok || len(x.r.Header["Content-Encoding"]) > 0 {
 		return false
 	}
-	// The body of a leg is needed while the other one is made.
-	if !x.held || !x.take(2*(int64(len(x.body))+openai.HandoffBytes)+relay.MaxPrefillAnswer) {
+	size := openai.HandoffBytes + relay.MaxPrefillAnswer // of what a leg has more, and of an answer to the first
+	if x.rest != nil || x.body == nil || !x.server.take(int64(size)) {
 		x.report.Outcome = relay.NoMemory
 		return false
 	}
+	defer x.server.give(int64(size))
 	var parsed openai.Request
-	if openai.Parse(route, x.body, &parsed) != nil {
+	if openai.Parse(route, x.body.bytes, &parsed) != nil {
 		return false // the engine refuses it
 	}
 	parameters := x.prefill(t, route)
 	if parameters == nil {
 		return false
 	}
-	return x.decode(route, openai.AppendDecode(nil, x.body, parameters))
+	body := x.leg(len(parameters), func(dst, body []byte) []byte { return openai.AppendDecode(dst, body, parameters) })
+	if body == nil {
+		return false
+	}
+	defer body.release()
+	return x.decode(route, body)
+}
+
+// leg makes the body of a leg, which has more bytes than the request; nil if there is no room for it.
+func (x *exchange) leg(more int, appendTo func(dst, body []byte) []byte) *held {
+	body := x.server.newHeld(len(x.body.bytes) + more + openai.HandoffBytes)
+	if body == nil {
+		x.report.Outcome = relay.NoMemory
+		return nil
+	}
+	body.bytes = appendTo(body.bytes, x.body.bytes)
+	return body
 }
 
 // prefill sends the first leg. It returns the parameters for the second, nil if there are none.
@@ -47,11 +64,16 @@ func (x *exchange) prefill(t *relay.Ticket, route openai.Route) (parameters []by
 		timer := time.AfterFunc(t.Within, func() { cancel(errLate) })
 		defer timer.Stop()
 	}
+	leg := x.leg(0, openai.AppendPrefill)
+	if leg == nil {
+		return nil
+	}
+	defer leg.release()
 	header := maps.Clone(x.r.Header)
 	header["Accept-Encoding"] = []string{"identity"}
 	_, peer := x.server.ends()
 	peer.Address = t.Address
-	answer, err := x.send(ctx, &peer, header, t.Address, openai.AppendPrefill(nil, x.body))
+	answer, err := x.send(ctx, &peer, header, t.Address, leg)
 	var body []byte
 	if err == nil {
 		defer func() { _ = answer.Body.Close() }()
@@ -137,7 +159,7 @@ const (
 )
 
 // decode sends the second leg, and the answer to the client unless the request is better served alone.
-func (x *exchange) decode(route openai.Route, body []byte) bool {
+func (x *exchange) decode(route openai.Route, body *held) bool {
 	x.sent = x.server.options.Now()
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()

@@ -101,8 +101,8 @@ func TestFailedLegsCostTimeAndNoRequest(t *testing.T) {
 		decodes         int // requests to the engine that decodes
 	}{
 		"the first engine is dead": {dead: true, want: failed(relay.CauseConnect), decodes: 1},
-		"it breaks off":            {prefill: breaks, want: failed(relay.CauseBroken), decodes: 1},
-		"it breaks off in its answer": {prefill: func(w http.ResponseWriter, _ *http.Request) {
+		"it aborts":                {prefill: breaks, want: failed(relay.CauseBroken), decodes: 1},
+		"it aborts in its answer": {prefill: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "99")
 			_, _ = io.WriteString(w, `{"kv`)
 			_ = http.NewResponseController(w).Flush()
@@ -123,8 +123,8 @@ func TestFailedLegsCostTimeAndNoRequest(t *testing.T) {
 		"it does not know the parameters":    {decode: onlyHandedOver(answers(400, json, `{"error":{"message":"x"}}`)), want: decodeFailed, decodes: 2},
 		"it reports that in its stream":      {decode: onlyHandedOver(answers(200, events, "data: {\"error\":{\"message\":\"x\",\"code\":500}}\n\ndata: [DONE]\n\n")), want: decodeFailed, decodes: 2},
 		"it ends its stream without a token": {decode: onlyHandedOver(answers(200, events, "data: [DONE]\n\n")), want: decodeFailed, decodes: 2},
-		"it breaks off before its answer":    {decode: onlyHandedOver(breaks), want: decodeFailed, decodes: 2},
-		"it breaks off before the first token": {decode: onlyHandedOver(func(w http.ResponseWriter, _ *http.Request) {
+		"it aborts before its answer":        {decode: onlyHandedOver(breaks), want: decodeFailed, decodes: 2},
+		"it aborts before the first token": {decode: onlyHandedOver(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", events)
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
@@ -177,9 +177,9 @@ func TestAFullQueuePasses(t *testing.T) {
 // TestADeadEngineLooksDead: what a gateway does next is its own rule, so it sees a broken connection as it would without the sidecar.
 func TestADeadEngineLooksDead(t *testing.T) {
 	for name, act := range map[string]func(h *house){
-		"refuses connections":         func(h *house) { h.decode.http.Close() },
-		"breaks off":                  func(h *house) { h.decode.does(breaks) },
-		"breaks off after some bytes": func(h *house) { h.decode.does(cutStream) },
+		"refuses connections":     func(h *house) { h.decode.http.Close() },
+		"aborts":                  func(h *house) { h.decode.does(breaks) },
+		"aborts after some bytes": func(h *house) { h.decode.does(cutStream) },
 	} {
 		for _, handed := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestADeadEngineLooksDead(t *testing.T) {
 				}
 				if r := h.ask(streamed, header...); r.err == nil {
 					t.Errorf("%+v", r)
-				} else if name == "breaks off after some bytes" && !strings.HasPrefix(r.body, "data: {") {
+				} else if name == "aborts after some bytes" && !strings.HasPrefix(r.body, "data: {") {
 					t.Errorf("what the engine has sent does not arrive: %+v", r)
 				}
 				h.rests()

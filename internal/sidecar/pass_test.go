@@ -199,14 +199,10 @@ func TestAnswersOfEnginesPassToTheByte(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
+	serve := func(c net.Conn) {
 		defer func() { _ = c.Close() }()
 		if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
-			return
+			return // the sidecar looks whether the engine takes connections
 		}
 		_, _ = io.WriteString(c, answer)
 		for _, piece := range pieces {
@@ -215,9 +211,17 @@ func TestAnswersOfEnginesPassToTheByte(t *testing.T) {
 		}
 		_, _ = io.WriteString(c, "0\r\n\r\n")
 		<-next
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(c)
+		}
 	}()
-	h := newHouse(t, nil, nil)
-	h.server.options.Engine = l.Addr().String() // it takes one connection only
+	h := newHouse(t, func(o *Options) { o.Engine = l.Addr().String() }, nil)
 	c := dial(t, h.address)
 	if _, err := io.WriteString(c, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
 		t.Fatal(err)

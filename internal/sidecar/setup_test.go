@@ -45,7 +45,7 @@ type house struct {
 	over            sync.WaitGroup
 }
 
-// newHouse starts one. The engines answer as vLLM does until they are told otherwise.
+// newHouse starts one. The engines answer as vLLM does until the test changes that.
 func newHouse(t testing.TB, change func(o *Options), config *tls.Config) *house {
 	t.Helper()
 	h := &house{TB: t, seed: seedOf(t, "a")}

@@ -110,7 +110,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	tickets := r.Header[ticketHeader]
 	delete(r.Header, ticketHeader)
 	dropHops(r.Header)
-	defer x.free()
+	defer func() { x.body.release() }()
 	x.hold()
 	if len(tickets) > 0 {
 		x.report = &relay.Report{Prompt: -1, Cached: -1}

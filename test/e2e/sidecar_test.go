@@ -223,7 +223,7 @@ func TestWhateverIsKilledKvasirsSidecarLosesLittle(t *testing.T) {
 	// An engine that prefills, whose requests are all saved.
 	failed := a.counted("prefill_failed")
 	a.pods[0].engine.kill()
-	a.until("the picker is told of failed prefills", func() bool { return a.counted("prefill_failed") > failed })
+	a.until("failed prefills are reported", func() bool { return a.counted("prefill_failed") > failed })
 	completes("without an engine that prefills")
 	a.pods[0].engine.start()
 	a.untilServing(a.pods[0])
@@ -232,7 +232,7 @@ func TestWhateverIsKilledKvasirsSidecarLosesLittle(t *testing.T) {
 	// One that does not answer, beyond the policy's time.
 	failed = a.counted("prefill_failed")
 	_ = a.pods[1].engine.cmd.Process.Signal(syscall.SIGSTOP)
-	a.until("the picker is told of late prefills", func() bool { return a.counted("prefill_failed") > failed })
+	a.until("late prefills are reported", func() bool { return a.counted("prefill_failed") > failed })
 	_ = a.pods[1].engine.cmd.Process.Signal(syscall.SIGCONT)
 	completes("after a pause of an engine that prefills")
 
