@@ -30,6 +30,14 @@ type poolPort struct {
 	engineTLS bool
 }
 
+// needs is how much more memory the process needs for it, MiB: of bodies, and of what is garbage before it is collected.
+func (p *poolPort) needs() int {
+	if p.address == "" {
+		return 0
+	}
+	return 2 * p.memory
+}
+
 // check settles where the engine is.
 func (p *poolPort) check() error {
 	switch {

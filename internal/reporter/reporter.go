@@ -274,8 +274,8 @@ func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
 		}
 		p.mu.Lock()
 		p.senders[k.number], p.last, p.reached = nil, err.Error(), p.reached || worked
-		if seeds := sender.Seeds(); len(seeds) > 0 {
-			p.seeds = seeds
+		if worked {
+			p.seeds = sender.Seeds()
 		}
 		p.mu.Unlock()
 		if ctx.Err() != nil {
