@@ -177,7 +177,8 @@ func (x *exchange) decode(route openai.Route, body *held) bool {
 	}
 	var scanner openai.AnswerScanner
 	scanner.Reset(route, head.Stream)
-	held, ended, err := holdBack(answer.Body, &scanner, head, limit)
+	begin, ended, err := x.holdBack(answer.Body, &scanner, head, limit)
+	defer func() { begin.release() }()
 	if err != nil {
 		x.decodeFailed(err)
 		return false
@@ -189,38 +190,47 @@ func (x *exchange) decode(route openai.Route, body *held) bool {
 	}
 	x.report.Outcome = relay.HandedOver
 	x.begin(answer)
-	left := answer.ContentLength - int64(len(held))
-	if answer.ContentLength < 0 {
-		left = -1
+	left := int64(-1)
+	if answer.ContentLength >= 0 {
+		left = answer.ContentLength - int64(len(begin.bytes))
 	}
-	if x.write(held, left != 0 && !ended) {
+	if len(begin.bytes) == 0 || x.write(begin.bytes, left != 0 && !ended) {
 		x.copy(answer, left)
 	}
 	return true
 }
 
-// holdBack reads an answer until it is known whether it is one.
-func holdBack(from io.Reader, scanner *openai.AnswerScanner, head openai.AnswerHead, limit int) (held []byte, ended bool, err error) {
-	held = make([]byte, 0, 4<<10)
-	for len(held) < limit {
-		if len(held) == cap(held) {
-			held = append(held, 0)[:len(held)]
+// holdBack reads an answer until it is known whether it is one, or there is no room for more of it. What it returns must be released, also
+// beside an error.
+func (x *exchange) holdBack(from io.Reader, scanner *openai.AnswerScanner, head openai.AnswerHead, limit int) (begin *held, ended bool, err error) {
+	begin = x.server.newHeld(smallest)
+	if begin == nil {
+		return &held{server: x.server, pooled: new([]byte)}, false, nil
+	}
+	for len(begin.bytes) < limit {
+		if len(begin.bytes) == cap(begin.bytes) {
+			more := begin.grown(2 * cap(begin.bytes))
+			if more == nil {
+				break
+			}
+			begin = more
 		}
-		n, err := from.Read(held[len(held):min(cap(held), limit)])
-		scanner.Write(held[len(held) : len(held)+n])
-		held = held[:len(held)+n]
+		b := begin.bytes
+		n, err := from.Read(b[len(b):min(cap(b), limit)])
+		scanner.Write(b[len(b) : len(b)+n])
+		begin.bytes = b[:len(b)+n]
 		if errors.Is(err, io.EOF) {
 			scanner.Close()
-			return held, true, nil
+			return begin, true, nil
 		}
 		if err != nil {
-			return nil, false, err
+			return begin, false, err
 		}
 		if head.Status < 400 && scanner.Verdict(head, false) != openai.Undecided {
 			break
 		}
 	}
-	return held, false, nil
+	return begin, false, nil
 }
 
 // decodeFailed notes that the engine of the pod has not loaded the blocks.

@@ -335,3 +335,25 @@ func TestNoClientSetsTheReport(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestLongAnswersAreHeldWithinTheMemory: an answer that shows late what it is, or for which there is no room, passes as it is.
+func TestLongAnswersAreHeldWithinTheMemory(t *testing.T) {
+	long := `{"id":"` + strings.Repeat("x", 3<<20) + `","choices":[{"index":0,"text":"ab","finish_reason":"length"}]}`
+	comments := strings.Repeat(": ping\n\n", 40<<10) + wholeStream
+	for name, tc := range map[string]struct{ kind, answer string }{
+		"JSON":     {"application/json", long},
+		"a stream": {"text/event-stream", comments},
+	} {
+		for _, memory := range []int64{64 << 20, 0x118000} { // the second has room for a request, and little more
+			t.Run(name, func(t *testing.T) {
+				h := newHouse(t, func(o *Options) { o.Memory = memory }, nil)
+				h.decode.does(answers(200, tc.kind, tc.answer))
+				r := h.ask(whole, relay.TicketHeader, h.ticket())
+				if r.status != 200 || r.err != nil || r.body != tc.answer || reportOf(t, r).Outcome != relay.HandedOver {
+					t.Errorf("status %d, %d bytes of %d, %v", r.status, len(r.body), len(tc.answer), r.header)
+				}
+				h.rests()
+			})
+		}
+	}
+}

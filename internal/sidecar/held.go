@@ -33,7 +33,7 @@ func roomFor(size int) (room, class int) {
 	return smallest << class, class
 }
 
-// newHeld makes room for a body; nil if there is none.
+// newHeld makes room for a body, whose only reference is the caller's; nil if there is none.
 func (s *Server) newHeld(size int) *held {
 	room, class := roomFor(size)
 	if !s.take(int64(room)) {
@@ -68,6 +68,9 @@ func (h *held) release() {
 		return
 	}
 	room := cap(*h.pooled)
+	if room == 0 {
+		return
+	}
 	if _, class := roomFor(room); class >= 0 {
 		bodies[class].Put(h.pooled)
 	}

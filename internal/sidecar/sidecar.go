@@ -22,6 +22,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/engines/transport"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/monotonic"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/relay"
 )
@@ -51,6 +52,8 @@ type Server struct {
 	engines *transport.Transports
 	dialer  *net.Dialer
 	held    atomic.Int64 // bytes of bodies
+	// refusedAt is when a bad ticket was logged last, in nanoseconds; 0 for never.
+	refusedAt atomic.Int64
 	// refusing has an element when the engine has refused a connection.
 	refusing chan struct{}
 	counts   counts
@@ -134,13 +137,23 @@ func (s *Server) open(tickets []string, r *http.Request) (relay.Ticket, bool) {
 		t, err = relay.Open(tickets[0], s.options.Now(), s.options.Seeds()...)
 	}
 	if err != nil {
-		s.options.Log.V(1).Info("Request is served alone", "reason", err.Error())
+		s.noteRefused(err)
 		return t, false
 	}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.String() == t.Address {
 		return t, false // a gateway has taken the endpoint that was to prefill in place of the one that was to decode
 	}
 	return t, true
+}
+
+// noteRefused logs why a ticket is not good, once in a while: a wrong clock, or a reporter that reaches no picker, refuses all.
+func (s *Server) noteRefused(why error) {
+	now := monotonic.Of(s.options.Now())
+	last := s.refusedAt.Load()
+	if (last == 0 || now-last >= int64(time.Minute)) && s.refusedAt.CompareAndSwap(last, now) {
+		s.options.Log.Info("A request that asks for a hand-off is served alone, as others can be in the next minute", "reason", why.Error(),
+			"keys", len(s.options.Seeds()))
+	}
 }
 
 // hopByHop are headers that concern one connection only (RFC 9110, 7.6.1, and what was common before).
