@@ -38,6 +38,7 @@ type options struct {
 	logLevel                    slog.Level
 	logFormat                   string
 	gcPercent, memoryLimit      int
+	poolPort                    poolPort
 }
 
 // podUID is the environment variable that names the pod when no flag does, set by the downward API.
@@ -59,6 +60,7 @@ var described = flags.Program{
 		{Title: "The engine", Prefixes: []string{"engine", "first-rank", "ranks", "events-", "replay", "model-", "pod"}},
 		{Title: "The pickers", Prefixes: []string{"picker", "client-", "token-file", "secret-file", "insecure"}},
 		{Title: "The end of the pod", Prefixes: []string{"drain-"}},
+		{Title: "The pool's port", Prefixes: []string{"serve-"}},
 		{Title: "The process", Prefixes: []string{"state-dir", "status-address", "log-", "gc-percent", "memory-limit", "version"}},
 	},
 }
@@ -99,6 +101,13 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 	f.DurationVar(&o.drainSettle, "drain-settle", reporter.DefaultWaitSettle,
 		"longest time from a pick to the request's arrival at the engine")
 	f.DurationVar(&o.drainDeadline, "drain-deadline", reporter.DefaultWaitDeadline, "the longest wait for an idle engine")
+	port := &o.poolPort
+	f.StringVar(&port.address, "serve-address", "", "`address` of the pool's port, such as :8000, in a pod that decodes, for policies with sidecar: Kvasir")
+	f.StringVar(&port.engine, "serve-engine", "", "`URL` of the engine to which its requests pass, such as http://127.0.0.1:8200")
+	f.StringVar(&port.certs.Cert, "serve-cert", "", "`file` with the certificate of that port; then engines that prefill are asked over TLS, too")
+	f.StringVar(&port.certs.Key, "serve-key", "", "`file` with its key")
+	f.IntVar(&port.memory, "serve-memory", 64, "`MiB` of request bodies that are held; others pass as they arrive, and are not handed over")
+	f.IntVar(&port.requests, "serve-requests", 4096, "requests that can be under way; others get 503")
 	f.StringVar(&o.statusAddress, "status-address", "127.0.0.1:9446", "`address` of /healthz, /status and /metrics; empty for none")
 	level := f.String("log-level", "info", "error, warn, info, debug or trace")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -159,12 +168,15 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 	if err := o.find(); err != nil {
 		return err
 	}
+	if err := o.poolPort.check(); err != nil {
+		return err
+	}
 	return o.dial()
 }
 
 // useless refuses flags that would have no effect beside the others.
 func (o *options) useless(f *flag.FlagSet) (err error) {
-	https := strings.Contains(o.engineMetrics, "https://")
+	https := strings.Contains(o.engineMetrics, "https://") || strings.Contains(o.poolPort.engine, "https://") || o.poolPort.certs.Cert != ""
 	f.Visit(func(given *flag.Flag) {
 		why := ""
 		switch given.Name {
@@ -178,7 +190,7 @@ func (o *options) useless(f *flag.FlagSet) (err error) {
 			}
 		case "engine-name", "engine-ca", "engine-unchecked":
 			if !https {
-				why = "is for TLS; --engine-metrics has no https URL"
+				why = "is for TLS; neither --engine-metrics nor --serve-engine has an https URL"
 			}
 		case "model-revision":
 			if o.config.Model.Cache == "" {
@@ -199,6 +211,10 @@ func (o *options) useless(f *flag.FlagSet) (err error) {
 		case "client-cert":
 			if o.tls.Key == "" {
 				why = "needs --client-key"
+			}
+		case "serve-memory", "serve-requests":
+			if o.poolPort.address == "" {
+				why = "needs --serve-address"
 			}
 		case "events-listen", "events-connect", "replay":
 			if _, _, splitErr := net.SplitHostPort(given.Value.String()); splitErr != nil && given.Value.String() != "" {

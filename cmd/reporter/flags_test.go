@@ -76,6 +76,16 @@ func TestFlagsAreChecked(t *testing.T) {
 		"a certificate without a key":         {[]string{"--insecure=false", "--client-cert", "c"}, "--client-cert needs --client-key"},
 		"no rank":                             {[]string{"--ranks", "0"}, "--ranks must not be 0"},
 		"a rank below the first":              {[]string{"--first-rank", "-1"}, "--first-rank must not be -1"},
+		"a port without an engine":            {[]string{"--serve-address", ":8000"}, "--serve-address needs --serve-engine"},
+		"an engine without a port":            {[]string{"--serve-engine", "http://127.0.0.1:8200"}, "--serve-engine needs --serve-address"},
+		"an engine that is no URL":            {[]string{"--serve-address", ":1", "--serve-engine", "127.0.0.1:8200"}, `--serve-engine "127.0.0.1:8200" is not http://HOST:PORT`},
+		"an engine below a path":              {[]string{"--serve-address", ":1", "--serve-engine", "http://h:1/v1"}, "is not http://HOST:PORT"},
+		"an engine without its port":          {[]string{"--serve-address", ":1", "--serve-engine", "http://h"}, "is not http://HOST:PORT"},
+		"a certificate of no port":            {[]string{"--serve-cert", "c", "--serve-key", "k"}, "need --serve-address"},
+		"a certificate without its key":       {[]string{"--serve-address", ":1", "--serve-engine", "http://h:1", "--serve-cert", "c"}, "--serve-cert and --serve-key need each other"},
+		"no memory for bodies":                {[]string{"--serve-address", ":1", "--serve-engine", "http://h:1", "--serve-memory", "0"}, "--serve-memory"},
+		"memory for no port":                  {[]string{"--serve-memory", "7"}, "--serve-memory needs --serve-address"},
+		"a port that is none":                 {[]string{"--serve-address", "x", "--serve-engine", "http://h:1"}, "--serve-address"},
 		"a CA that cannot be read":            {[]string{"--insecure=false", "--picker-ca", "/nowhere"}, "CA"},
 	} {
 		t.Run(name, func(t *testing.T) {

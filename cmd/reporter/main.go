@@ -42,7 +42,7 @@ func start(args []string, stdout, stderr io.Writer) int {
 	}
 	// A mirror is small and long-lived: memory is worth more here than the collector's time.
 	debug.SetGCPercent(o.gcPercent)
-	debug.SetMemoryLimit(int64(o.memoryLimit) << 20)
+	debug.SetMemoryLimit(int64(o.memoryLimit+o.poolPort.needs()) << 20)
 	log := logging.New(stderr, o.logLevel, o.logFormat)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

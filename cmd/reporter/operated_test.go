@@ -46,6 +46,12 @@ var unreachable = map[string]string{
 	"insecure":       "is for a single machine",
 	"drain-settle":   "the default is longer than a request is on its way from a picker, and a pool has no reason to differ",
 	"status-address": "is for the pod itself; the default does not collide with ports of engines",
+	"serve-address":  "the operator makes no pods with roles yet: such pods are adopted",
+	"serve-engine":   "as serve-address",
+	"serve-cert":     "as serve-address",
+	"serve-key":      "as serve-address",
+	"serve-memory":   "as serve-address",
+	"serve-requests": "as serve-address",
 	"log-format":     "the default is read by people and by collectors of logs",
 	"gc-percent":     "the soft memory limit, which follows the pool's resources, ends what it saves",
 }

@@ -45,6 +45,14 @@ func run(ctx context.Context, o *options, log logr.Logger) error {
 		group.Go(func() error { waiter.Run(ctx); return nil })
 		group.Go(func() error { return serve(ctx, o.drainAddress, waiter, log) })
 	}
+	if o.poolPort.address != "" {
+		s, err := o.newSidecar(ctx, r, log)
+		if err != nil {
+			return err
+		}
+		r.Sidecar = s.Stats
+		group.Go(func() error { return o.servePool(ctx, s, log) })
+	}
 	if o.statusAddress != "" {
 		group.Go(func() error { return serve(ctx, o.statusAddress, r.StatusHandler(), log) })
 	}

@@ -33,6 +33,7 @@ type row struct {
 type bench struct {
 	picker  string   // the program
 	envoy   string   // the program; empty for none
+	sidecar string   // llm-d's, the program; empty for none
 	profile string   // file for a CPU profile, empty for none; of costs and envoy a directory
 	beside  []string // further builds of this program, for costs and idle
 	rows    string   // a part of the names of those to measure through Envoy; empty for all
@@ -51,13 +52,14 @@ func (b *bench) record(r row) {
 }
 
 func main() {
-	role := flag.String("role", "", "serve or reverse: what a process of the run is; for its own use")
+	role := flag.String("role", "", "serve, reverse or sidecar: what a process of the run is; for its own use")
 	engines := flag.String("engine", "", "port of the engines, for those")
 	picker := flag.String("picker", "bin/picker", "`program` for the rows that need the whole picker")
 	envoy := flag.String("envoy", "", "`program` for the rows through Envoy; empty leaves them out")
+	llmd := flag.String("sidecar", "", "`program` of llm-d's sidecar, for sidecars; empty leaves it out")
 	out := flag.String("out", "out/bench/gateway.jsonl", "`file` to write to")
 	profile := flag.String("profile", "", "`file` for a CPU profile of the picker under the first row; a directory for costs and envoy, which profile each row")
-	only := flag.String("only", "", "measure only these: prompts, events, open, proxied, secured, idle, costs or envoy")
+	only := flag.String("only", "", "measure only these: prompts, events, open, proxied, secured, idle, costs, sidecars or envoy")
 	beside := flag.String("beside", "", "further builds of this program and the picker to measure costs and idle of: `directories`, with commas between")
 	rows := flag.String("rows", "", "of envoy, measure only the rows whose name has this `text`")
 	length := flag.Duration("time", 5*time.Second, "how long each row takes")
@@ -68,8 +70,10 @@ func main() {
 		err = serve(*engines)
 	case "reverse":
 		err = reverse(*engines)
+	case "sidecar":
+		err = inFront(*engines)
 	default:
-		b := &bench{picker: *picker, envoy: *envoy, profile: *profile, rows: *rows, length: *length}
+		b := &bench{picker: *picker, envoy: *envoy, sidecar: *llmd, profile: *profile, rows: *rows, length: *length}
 		if *beside != "" {
 			b.beside = strings.Split(*beside, ",")
 		}
@@ -100,7 +104,7 @@ func (b *bench) run(out, only string) error {
 		measure func() error
 	}{
 		{"prompts", b.prompts}, {"events", b.events}, {"open", b.open}, {"proxied", b.proxied}, {"secured", b.secured},
-		{"idle", b.idle}, {"costs", b.costs},
+		{"idle", b.idle}, {"costs", b.costs}, {"sidecars", b.sidecars},
 		{"envoy", b.throughEnvoy},
 	} {
 		if only != "" && only != m.name || only == "" && m.name == "envoy" && b.envoy == "" {

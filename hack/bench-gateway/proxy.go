@@ -19,7 +19,17 @@ import (
 
 // post sends a request and reads the answer.
 func post(client *http.Client, address, path string, body []byte) error {
-	answer, err := client.Post("http://"+address+path, "application/json", bytes.NewReader(body)) //nolint:noctx // ends
+	return ask(client, "http://"+address+path, http.Header{"Content-Type": {"application/json"}}, body)
+}
+
+// ask is post with a header.
+func ask(client *http.Client, url string, header http.Header, body []byte) error {
+	r, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body)) //nolint:noctx // ends
+	if err != nil {
+		return err
+	}
+	r.Header = header.Clone()
+	answer, err := client.Do(r)
 	if err != nil {
 		return err
 	}
@@ -73,6 +83,11 @@ func (b *bench) proxied() error {
 
 // closed sends requests, 16 at a time, and gives the CPU seconds of each.
 func (b *bench) closed(p *process, address string, body []byte) (float64, error) {
+	return b.closedBy(p, func(client *http.Client) error { return post(client, address, "/v1/completions", body) })
+}
+
+// closedBy is closed for requests of a function.
+func (b *bench) closedBy(p *process, one func(*http.Client) error) (float64, error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	defer client.CloseIdleConnections()
 	const workers = 16
@@ -84,7 +99,7 @@ func (b *bench) closed(p *process, address string, body []byte) (float64, error)
 		for range workers {
 			wait.Go(func() {
 				for range n {
-					if err := post(client, address, "/v1/completions", body); err != nil {
+					if err := one(client); err != nil {
 						mu.Lock()
 						failed = err
 						mu.Unlock()

@@ -53,6 +53,7 @@ type Sender struct {
 	helloSent, welcome bool
 	windows            bool // the picker follows groups with a window
 	view               *view
+	seeds              []kvblock.Seed // of all roots that the picker has announced
 	batch, every       time.Duration
 	// have is what the picker has, as far as is known; log what was begun last, up to next.
 	have      *pb.Position
@@ -152,6 +153,12 @@ func (s *Sender) roots(in []*pb.Root) error {
 	if err != nil {
 		return err
 	}
+	s.seeds = s.seeds[:0:0]
+	for _, one := range in {
+		if r, err := readRoot(one); err == nil {
+			s.seeds = append(s.seeds, r.Seed)
+		}
+	}
 	if s.view != nil && s.view.root.Same(&root) {
 		return nil
 	}
@@ -164,6 +171,13 @@ func (s *Sender) roots(in []*pb.Root) error {
 	s.use(v)
 	s.m.changed()
 	return nil
+}
+
+// Seeds are those of the roots that the picker has announced.
+func (s *Sender) Seeds() []kvblock.Seed {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	return s.seeds
 }
 
 func (s *Sender) repair(wanted []*pb.Wanted) error {

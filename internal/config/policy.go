@@ -29,7 +29,8 @@ var crossings = map[v1alpha1.IslandCrossing]picker.Crossing{
 
 // handoffSpec translates which requests are handed over between endpoints.
 func handoffSpec(d *v1alpha1.Disaggregation) picker.HandoffSpec {
-	spec := picker.HandoffSpec{UncachedTokens: int(d.UncachedTokens), Sidecar: d.Sidecar == v1alpha1.SidecarLLMD}
+	own := d.Sidecar == v1alpha1.SidecarKvasir
+	spec := picker.HandoffSpec{UncachedTokens: int(d.UncachedTokens), Sidecar: own || d.Sidecar == v1alpha1.SidecarLLMD, Own: own}
 	switch d.Type {
 	case v1alpha1.DisaggregationThreshold:
 		spec.Rule = picker.HandoffAbove

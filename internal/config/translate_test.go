@@ -74,6 +74,9 @@ func TestPoliciesAreTranslated(t *testing.T) {
 		"hand-offs by a sidecar": {"disaggregation: {type: Cost, sidecar: LLMD}", named(func(p *picker.PolicySpec) {
 			p.Handoffs = picker.HandoffSpec{Rule: picker.HandoffByCost, Sidecar: true}
 		})},
+		"hand-offs by our sidecar": {"disaggregation: {type: Cost, sidecar: Kvasir}", named(func(p *picker.PolicySpec) {
+			p.Handoffs = picker.HandoffSpec{Rule: picker.HandoffByCost, Sidecar: true, Own: true}
+		})},
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},

@@ -46,24 +46,17 @@ func OutcomeOf(status int) Outcome {
 }
 
 // IsEventStream reports whether a Content-Type is that of server-sent events.
-func IsEventStream(contentType string) bool {
-	kind, _, _ := strings.Cut(contentType, ";")
-	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
-}
+func IsEventStream(contentType string) bool { return openai.IsEventStream(contentType) }
 
 // HTTP statuses with a meaning of their own here. The package does not reach net/http.
 const (
-	forbidden           = 403
-	tooManyRequests     = 429
-	notImplemented      = 501
-	versionNotSupported = 505
+	forbidden       = 403
+	tooManyRequests = 429
 )
 
 // ServerError reports whether a status is the engine's fault, so that another one might do better. That it lacks a feature
 // is not.
-func ServerError(status int) bool {
-	return status >= 500 && status != notImplemented && status != versionNotSupported
-}
+func ServerError(status int) bool { return openai.ServerError(status) }
 
 // erred reports whether the status is not the fault of the request. Of hand-offs by llm-d's sidecar that can be 403: the sidecar has a list
 // of endpoints, and the one that is to prefill is not on it. The sidecar writes it as text, and others write errors as JSON.
@@ -102,47 +95,23 @@ func (a *Answer) Write(p []byte) (firstToken bool) {
 }
 
 // Verdict is what an answer so far shows about the endpoint.
-type Verdict uint8
+type Verdict = openai.Verdict
 
 // The verdicts.
 const (
-	// Undecided: nothing was generated yet.
-	Undecided Verdict = iota
-	// Answered: the endpoint serves the request, or the request is at fault.
-	Answered
-	// GaveUp: the engine has given the request up, or has ended the answer without generating anything.
-	GaveUp
-	// Erred: the answer is an error of the engine.
-	Erred
-	// Refused: a limit of the engine's queue has refused the request.
-	Refused
+	Undecided = openai.Undecided
+	Answered  = openai.Answered
+	GaveUp    = openai.GaveUp
+	Erred     = openai.Erred
+	Refused   = openai.Refused
 )
 
 // Verdict judges what has been written. ended: the answer is complete. Until then JSON that is not streamed is undecided,
 // unless it reports that the engine gave up.
 func (a *Answer) Verdict(ended bool) Verdict {
-	s := &a.scanner
-	switch {
-	case a.status == tooManyRequests, a.readable && s.Failed && s.Error.Full != openai.NoLimit && !s.FirstToken:
-		return Refused
-	case a.status >= 400:
-		if a.erred() {
-			return Erred
-		}
-		return Answered
-	case !a.readable:
-		return Answered
-	case s.Failed:
-		if status := s.Error.Status; status >= 400 && !ServerError(status) {
-			return Answered
-		}
-		return Erred
-	case s.Aborted, ended && (a.stream || a.json) && s.Empty():
-		return GaveUp
-	case ended, s.FirstToken, a.stream && s.Finished, s.Skipped > 0:
-		return Answered
-	}
-	return Undecided
+	head := openai.AnswerHead{Status: a.status, Readable: a.readable, Stream: a.stream, JSON: a.json}
+	head.Erred = a.status >= 400 && a.erred()
+	return a.scanner.Verdict(head, ended)
 }
 
 // Holds reports whether the answer might still turn out to be none, so that it is worth waiting for more of it before any of

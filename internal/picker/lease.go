@@ -3,11 +3,13 @@ package picker
 import (
 	"sync"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/relay"
 )
 
 // BlocksLast is how long after its answer the engine that has prefilled is counted on to hold the blocks. vLLM's lease is 30 s,
 // and begins a little earlier; engines that wait to load the blocks extend it.
-const BlocksLast = 25 * time.Second
+const BlocksLast = relay.Lease
 
 // leases are the hand-offs whose blocks an endpoint holds for others. It does no work for them, but must not be shut down.
 type leases struct {

@@ -50,8 +50,9 @@ type HandoffSpec struct {
 	Rule HandoffRule
 	// UncachedTokens is the bound of HandoffAbove.
 	UncachedTokens int
-	// Sidecar: the endpoints that decode have a sidecar, which sends both legs of requests with a PrefillerHeader.
-	Sidecar bool
+	// Sidecar: the endpoints that decode have a sidecar, which sends both legs of requests with a PrefillerHeader. Own: it is Kvasir's, takes
+	// a relay.Ticket in place of that header, and reports what it has seen.
+	Sidecar, Own bool
 }
 
 // HandoffOutcome is a result of a hand-off, or of one of its attempts.
@@ -131,8 +132,11 @@ type handoff struct {
 	wait   time.Duration
 	// compared is the record of the plans, if decisions are logged.
 	compared *decisionlog.Plan
-	// first is the relayed PrefillLeg of a DecodeLeg.
+	// first is the relayed PrefillLeg of a DecodeLeg. seen: the sidecar has reported that it has handed over, and has sent the second leg at
+	// sent.
 	first *Decision
+	seen  bool
+	sent  time.Time
 }
 
 // pair is the two endpoints of a hand-off.
@@ -269,7 +273,7 @@ func (d *Decision) handedOver() {
 		h := &d.handoff
 		h.loaded, h.prompt = true, nil
 		h.lease.release()
-		if to := &d.Targets[d.target]; h.first != nil {
+		if to := &d.Targets[d.target]; h.first != nil && !h.seen {
 			h.first.answeredBy(to)
 		} else {
 			d.completed(h.from, to)
@@ -294,8 +298,12 @@ func (d *Decision) handoffFailed() {
 
 // learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.
 func (d *Decision) learnTransfer(now time.Time) {
-	if h := &d.handoff; h.leg == DecodeLeg && h.first == nil && d.streamed && !d.retried && d.first.IsZero() {
-		d.view.handoffs.price.learn(h.tokens, (now.Sub(d.sent) - h.wait).Seconds())
+	h, sent := &d.handoff, d.sent
+	if h.seen {
+		sent = h.sent
+	}
+	if h.leg == DecodeLeg && (h.first == nil || h.seen) && d.streamed && !d.retried && d.first.IsZero() {
+		d.view.handoffs.price.learn(h.tokens, (now.Sub(sent) - h.wait).Seconds())
 	}
 }
 
@@ -412,9 +420,11 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 
 // reportsPrefill reports whether the end of the prefill shows, and is the time of a prefill: of streams by their first token,
 // and of a PrefillLeg by its answer. In a DecodeLeg it is the end of a transfer. The answer to a relayed PrefillLeg is not shown; without
-// events it ends with the first token of the stream at the latest, and of other answers when it should be over.
+// events it ends with the first token of the stream at the latest, and of other answers when it should be over. Kvasir's sidecar reports it.
 func (d *Decision) reportsPrefill() bool {
 	switch {
+	case d.handoff.relayed && d.view.spec.Policy.Handoffs.Own:
+		return true
 	case d.handoff.relayed: // by its events
 		return d.streamed && !d.view.spec.NoEvents
 	case d.handoff.leg == PrefillLeg:

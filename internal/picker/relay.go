@@ -1,6 +1,10 @@
 package picker
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/relay"
+)
 
 // PrefillerHeader is the request header, in lower case, that llm-d's routing sidecar and Dynamo's read in front of an engine that
 // decodes. Its value is the ip:port of the endpoint that prefills. The sidecar sends the first leg of NixlConnector there and the second to
@@ -14,7 +18,8 @@ import "time"
 //	             should take if neither shows
 //
 // What only the sidecar sees is not learned: the time of the transfer, and whose fault an error is. llm-d's v0.6 to v0.8 answer with the
-// engine that decodes alone if the engine that prefills fails, and other releases pass its error on. See answeredBy and failed.
+// engine that decodes alone if the engine that prefills fails, and other releases pass its error on. See answeredBy and failed. Kvasir's own
+// sidecar takes a relay.Ticket in place of the header, and reports what it has seen: see SidecarReport.
 const PrefillerHeader = "x-prefiller-host-port"
 
 // Prefiller is the value of PrefillerHeader that the request must get; empty for none. It is the address of an endpoint of the pool.
@@ -23,6 +28,18 @@ func (d *Decision) Prefiller() string {
 		return ""
 	}
 	return d.handoff.from.Endpoint.Address
+}
+
+// RelayHeader is the request header that asks the sidecar for the hand-off; empty if the request is served alone.
+func (d *Decision) RelayHeader() (name, value string) {
+	switch {
+	case d.handoff.first == nil:
+		return "", ""
+	case d.view.spec.Policy.Handoffs.Own:
+		ticket := relay.Ticket{Address: d.Prefiller(), Within: d.view.spec.Policy.FirstByte}
+		return relay.TicketHeader, ticket.Sign(d.view.spec.Seed, d.now())
+	}
+	return PrefillerHeader, d.Prefiller()
 }
 
 // canRelay reports whether an endpoint can be part of the hand-off, as far as it is relayed: a sidecar sends both legs with the same

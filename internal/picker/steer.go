@@ -1,6 +1,9 @@
 package picker
 
-import "github.com/kvasir-dev/kvasir/internal/openai"
+import (
+	"github.com/kvasir-dev/kvasir/internal/openai"
+	"github.com/kvasir-dev/kvasir/internal/relay"
+)
 
 // Headers, in lower case, that control the engine like the fields of openai.Steering do: vLLM (0.32) takes the priority from
 // a header before it looks into the body, and llm-d's sidecar in front of an engine sends the prefill, and with it the prompt,
@@ -8,7 +11,7 @@ import "github.com/kvasir-dev/kvasir/internal/openai"
 var (
 	priorityHeaders = [...]string{"x-vllm-priority"}
 	transferHeaders = [...]string{
-		PrefillerHeader, "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
+		PrefillerHeader, relay.TicketHeader, "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
 	}
 	// modelHeaders replace the body's model, on the routes of SageMaker (/invocations). The model that counts for a tenant's limits is
 	// the body's, and so is the one that the engine gets.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/relay"
+	"github.com/kvasir-dev/kvasir/internal/sidecar"
 )
 
 func TestTheDocumentationListsTheReportersMetrics(t *testing.T) {
@@ -14,13 +16,14 @@ func TestTheDocumentationListsTheReportersMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status := Status{Ranks: []RankStatus{{}}, Pickers: []PickerStatus{{Address: "a:1", Senders: []cachesync.SenderStats{{}}}}}
+	status := Status{Ranks: []RankStatus{{}}, Pickers: []PickerStatus{{Address: "a:1", Senders: []cachesync.SenderStats{{}}}},
+		Sidecar: &sidecar.Stats{Handoffs: map[relay.Outcome]int64{relay.HandedOver: 1}}}
 	shown := status.metrics()
 	help := map[string]string{}
 	for _, m := range regexp.MustCompile(`# HELP (\S+) (.*)`).FindAllStringSubmatch(shown, -1) {
 		help[m[1]] = m[2]
 	}
-	if len(help) < 11 {
+	if len(help) < 17 {
 		t.Errorf("only %d metrics are shown:\n%s", len(help), shown)
 	}
 	for name, meaning := range help {
@@ -38,7 +41,7 @@ func TestTheDocumentationListsTheReportersMetrics(t *testing.T) {
 			t.Errorf("docs/metrics.md does not have the row\n%s", row)
 		}
 	}
-	for _, m := range regexp.MustCompile("\n\\| `(kvasir_reporter_[a-z_]+)`").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("\n\\| `(kvasir_(?:reporter|sidecar)_[a-z_]+)`").FindAllStringSubmatch(string(text), -1) {
 		if help[m[1]] == "" {
 			t.Errorf("docs/metrics.md has %s, which is not exported", m[1])
 		}

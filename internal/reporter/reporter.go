@@ -14,7 +14,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/events"
 	"github.com/kvasir-dev/kvasir/internal/fault"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
+	"github.com/kvasir-dev/kvasir/internal/sidecar"
 	"github.com/kvasir-dev/kvasir/internal/zmtp"
 )
 
@@ -23,6 +25,8 @@ type Reporter struct {
 	cfg   Config
 	ranks []*rank
 	model model
+	// Sidecar are the numbers of the pool's port; nil if this process does not serve it. It is set before Run.
+	Sidecar func() sidecar.Stats
 
 	panics atomic.Uint64 // caught
 
@@ -55,6 +59,7 @@ type picker struct {
 	senders []*cachesync.Sender // guarded by mu; by rank, nil between two streams
 	last    string              // guarded by mu; why the last stream ended
 	reached bool                // guarded by mu; a stream that has ended had begun, or a question was answered
+	seeds   []kvblock.Seed      // guarded by mu; those that the picker has announced last, on streams that have ended
 	// silentFrom is since when the picker gives no answer about requests in flight; zero while it does.
 	silentFrom time.Time // guarded by mu
 }
@@ -269,6 +274,9 @@ func (r *Reporter) push(ctx context.Context, p *picker, k *rank) {
 		}
 		p.mu.Lock()
 		p.senders[k.number], p.last, p.reached = nil, err.Error(), p.reached || worked
+		if worked {
+			p.seeds = sender.Seeds()
+		}
 		p.mu.Unlock()
 		if ctx.Err() != nil {
 			return

@@ -3,12 +3,15 @@ package reporter
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/cachesync"
+	"github.com/kvasir-dev/kvasir/internal/sidecar"
 )
 
 // Status is how a reporter does. There are neither keys nor tokens in it.
@@ -17,6 +20,8 @@ type Status struct {
 	Pickers []PickerStatus `json:"pickers"`
 	// Panics that ended what was done for one picker or rank.
 	Panics uint64 `json:"panics"`
+	// Sidecar is the pool's port, where it is served.
+	Sidecar *sidecar.Stats `json:"sidecar,omitempty"`
 }
 
 // RankStatus is about a rank of the engine.
@@ -39,6 +44,10 @@ type PickerStatus struct {
 // Status is how the reporter does now.
 func (r *Reporter) Status() Status {
 	s := Status{Panics: r.panics.Load()}
+	if r.Sidecar != nil {
+		stats := r.Sidecar()
+		s.Sidecar = &stats
+	}
 	for _, k := range r.ranks {
 		s.Ranks = append(s.Ranks, RankStatus{
 			Rank: k.number, State: stateName(k.mirror), Stats: k.mirror.Stats(), SaveErrors: k.saveErrors.Load(),
@@ -142,6 +151,33 @@ func (s Status) metrics() string {
 			}
 			fmt.Fprintf(&b, "%s{picker=%q,rank=\"%d\"} %d\n", name, p.Address, rank, n)
 		}
+	}
+	if s.Sidecar != nil {
+		b.WriteString(sidecarMetrics(s.Sidecar))
+	}
+	return b.String()
+}
+
+// sidecarMetrics are those of the pool's port.
+func sidecarMetrics(s *sidecar.Stats) string {
+	var b strings.Builder
+	for _, one := range []struct {
+		name, kind, help string
+		value            int64
+	}{
+		{"requests_total", "counter", "Requests to the pool's port.", s.Requests},
+		{"refused_total", "counter", "Requests to the pool's port that were not passed on.", s.Refused},
+		{"broken_total", "counter", "Requests that the engine has not answered, or not to the end, although the client has stayed.", s.Broken},
+		{"requests_under_way", "gauge", "Requests that have not ended.", s.UnderWay},
+		{"held_bytes", "gauge", "Bytes of request bodies that are held.", s.HeldBytes},
+	} {
+		name := "kvasir_sidecar_" + one.name
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n%s %d\n", name, one.help, name, one.kind, name, one.value)
+	}
+	const name = "kvasir_sidecar_handoffs_total"
+	fmt.Fprintf(&b, "# HELP %s Requests that a picker has asked to hand over, by what became of that.\n# TYPE %s counter\n", name, name)
+	for _, outcome := range slices.Sorted(maps.Keys(s.Handoffs)) {
+		fmt.Fprintf(&b, "%s{outcome=%q} %d\n", name, outcome, s.Handoffs[outcome])
 	}
 	return b.String()
 }

@@ -221,6 +221,7 @@ func fallbackAndDecisions() Group {
 		"hand-offs from size 0":         {Spec: targets + "disaggregation: {type: Threshold, uncachedTokens: 0}", Want: "spec.disaggregation"},
 		"hand-offs by chance":           {Spec: targets + "disaggregation: {type: Random}", Want: "spec.disaggregation.type"},
 		"hand-offs by a sidecar":        {Spec: targets + "disaggregation: {type: Cost, sidecar: LLMD}"},
+		"hand-offs by our sidecar":      {Spec: targets + "disaggregation: {type: Cost, sidecar: Kvasir}"},
 		"hand-offs by another sidecar":  {Spec: targets + "disaggregation: {type: Cost, sidecar: Envoy}", Want: "spec.disaggregation.sidecar"},
 		"hand-offs by no kind":          {Spec: targets + "disaggregation: {sidecar: LLMD}", Want: "spec.disaggregation"},
 		"hand-offs of no kind":          {Spec: targets + "disaggregation: {}", Want: "spec.disaggregation"},

@@ -18,6 +18,7 @@ var wallTimes = map[string]string{
 	"internal/gateway/request/models.go":       "when models were created, for clients",
 	"internal/metrics/collector.go":            "Prometheus takes Unix times",
 	"internal/picker/record.go":                "decision log, for people and the lab",
+	"internal/relay/ticket.go":                 "another machine reads it; a wrong time lets requests be served alone",
 	"internal/routinghistory/sessions.go":      "stamps, which replicas compare",
 	"internal/rpc/operatewire.go":              "for operators of an earlier version",
 	"internal/tokens/modelfiles/modelfiles.go": "only whether a file's time differs",

@@ -43,9 +43,9 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if x.made {
 		put(m, picker.RequestIDHeader, x.id)
 	}
-	value, own := d.Spec().Authorization()
-	if value != "" {
-		put(m, "authorization", value)
+	key, own := d.Spec().Authorization()
+	if key != "" {
+		put(m, "authorization", key)
 	} else if !own {
 		m.RemoveHeaders = append(m.RemoveHeaders, "authorization")
 	}
@@ -65,12 +65,12 @@ func (x *exchange) requestMutation(destination string) *pb.HeaderMutation {
 	if model != "" {
 		put(m, picker.InvokedModelHeader, model)
 	}
-	prefiller := d.Prefiller()
-	if prefiller != "" {
-		put(m, picker.PrefillerHeader, prefiller)
+	relay, value := d.RelayHeader()
+	if relay != "" {
+		put(m, relay, value)
 	}
 	d.EachForeignHeader(func(name string) {
-		isSet := name == picker.InvokedModelHeader && model != "" || name == picker.PrefillerHeader && prefiller != ""
+		isSet := name == picker.InvokedModelHeader && model != "" || name == relay
 		if !isSet && x.head.has(name) {
 			m.RemoveHeaders = append(m.RemoveHeaders, name)
 		}

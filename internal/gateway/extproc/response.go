@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/gateway/h2stream"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/relay"
 )
 
 // The response half of an exchange: what the gateway shows of the answer, and the account of the request's end.
@@ -59,6 +60,9 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 	x.status = code
 	x.made = x.made && head.get(picker.RequestIDHeader) == ""
 	x.send(responseHeadersAnswer(x.explained(head)))
+	if report := head.get(relay.ReportHeader); report != "" || code < 400 {
+		d.SidecarReport(report)
+	}
 	x.span.FirstByte(code)
 	x.answer.Start(d, code, head.get("content-type"), head.get("content-encoding"))
 	if picker.IsEventStream(head.get("content-type")) {
@@ -99,7 +103,7 @@ func (x *exchange) explained(answer head) *pb.CommonResponse {
 		x.decision.Explain(x.decision.Index(), set)
 	}
 	answer.each(func(name string) {
-		if strings.HasPrefix(name, picker.LoadReport) {
+		if strings.HasPrefix(name, picker.LoadReport) || name == relay.ReportHeader {
 			m.RemoveHeaders = append(m.RemoveHeaders, name)
 		}
 	})

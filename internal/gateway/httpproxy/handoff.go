@@ -10,14 +10,11 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/budget"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/relay"
 )
 
-const (
-	// maxPrefillAnswer bounds the answer to a first leg in bytes: the ids of a million tokens' blocks are half of it.
-	maxPrefillAnswer = 1 << 20
-	// decodeAttempts is how many engines are sent the same parameters.
-	decodeAttempts = 2
-)
+// decodeAttempts is how many engines are sent the same parameters.
+const decodeAttempts = 2
 
 // handedOver is a request whose first leg has ended: the body of the second.
 type handedOver struct {
@@ -94,10 +91,10 @@ func (e *exchange) prefill(ctx context.Context) result {
 	defer func() { _ = response.Body.Close() }()
 	account := e.proxy.account(budget.Answers, e.client, e.request, nil)
 	defer account.Close()
-	if !account.Take(maxPrefillAnswer) {
+	if !account.Take(relay.MaxPrefillAnswer) {
 		return e.noMemory()
 	}
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxPrefillAnswer+1))
+	answer, err := io.ReadAll(io.LimitReader(response.Body, relay.MaxPrefillAnswer+1))
 	if err != nil {
 		return e.failed(ctx, err)
 	}
@@ -118,7 +115,7 @@ func (e *exchange) prefilled(response *http.Response, answer []byte) result {
 		e.log("Attempt failed", statusError(response.StatusCode))
 		e.client.span.Failed("prefill")
 		return failedGaveUp
-	case len(answer) > maxPrefillAnswer:
+	case len(answer) > relay.MaxPrefillAnswer:
 		return e.noMemory()
 	}
 	if response.StatusCode != http.StatusOK { // an error that is the request's fault, which the request alone gets as well

@@ -1,0 +1,90 @@
+package picker
+
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/relay"
+)
+
+// SidecarReport takes the relay.Report in the header of an answer, empty if it has none, to a request that a sidecar of Kvasir's was to hand
+// over. Other decisions ignore it. A pod that decodes speaks for another one here, so what it says of a failed prefill counts against the hand-offs
+// between the two, and not against the circuit of the other one.
+func (d *Decision) SidecarReport(header string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.handoff.first == nil || !d.view.spec.Policy.Handoffs.Own || d.ended || !d.loading() || d.handoff.seen {
+		return
+	}
+	report, ok := relay.ReadReport(header)
+	if !ok {
+		report.Outcome = relay.Refused // there is no sidecar, or it knows no picker
+	}
+	now, first, ends := d.now(), d.handoff.first, &pair{d.handoff.from, &d.Targets[d.target]}
+	policy := &d.view.spec.Policy
+	switch report.Outcome {
+	case relay.HandedOver:
+		d.handoff.seen, d.handoff.sent = true, now.Add(-report.Since)
+		d.handoff.lease = first.prefilledAt(d.handoff.sent, &report)
+		return
+	case relay.DecodeFailed:
+		first.prefilledAt(now, &report).release()
+		d.Handoff(HandoffDecodeFailed)
+		d.handoff.accused = ends // the request is served alone now
+	case relay.NoParameters:
+		first.prefilledAt(now, &report).release()
+		d.Handoff(HandoffNoParameters)
+		if report.Owed && ends.from.member.gives.fail(ends.to.member.hash, now, policy.CircuitOpen) {
+			d.leftOut("Endpoint answers without the parameters of its blocks: some or all hand-offs from it are left out for a time", ends.from)
+		}
+	case relay.NoMemory:
+		first.notPrefilled(now)
+		d.Handoff(HandoffNoMemory)
+	case relay.PrefillFailed:
+		first.notPrefilled(now)
+		d.Handoff(HandoffPrefillFailed)
+		if blames(report.Cause) && ends.from.member.gives.fail(ends.to.member.hash, now, policy.CircuitOpen) {
+			d.leftOut("Hand-offs from the endpoint fail: some or all of them are left out for a time", ends.from)
+		}
+	default:
+		first.notPrefilled(now)
+		d.Handoff(HandoffNotPrefilled)
+		d.blamePair(ends)
+	}
+	d.handoff.loaded, d.handoff.prompt = true, nil // the endpoint serves it as a whole
+}
+
+// blames reports whether a failed prefill can be the fault of the endpoint that was to prefill.
+func blames(cause relay.Cause) bool {
+	return cause != relay.CauseFull && cause != relay.CauseRequest && cause != relay.CauseLocal
+}
+
+// prefilledAt ends a relayed PrefillLeg that went well, and returns the lease of its blocks.
+func (d *Decision) prefilledAt(at time.Time, report *relay.Report) *lease {
+	if report.Prompt >= 0 {
+		d.Usage(report.Prompt, report.Cached)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return nil
+	}
+	d.ended = true
+	d.booking.FirstToken(at)
+	d.complete(at)
+	d.checkBlocks(at)
+	d.passed(at, Completed)
+	return d.Targets[d.target].member.leases.add(at)
+}
+
+// notPrefilled ends a relayed PrefillLeg whose endpoint has not prefilled.
+func (d *Decision) notPrefilled(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	d.ended = true
+	d.booking.Drop(now)
+	d.leaveTarget(now)
+	d.passed(now, Failed)
+}
