@@ -29,8 +29,8 @@ func init() {
 		{
 			name: "the name of a new pod depends on when it is made",
 			file: "internal/operator/lifecycle/lifecycle.go",
-			old:  "	slot := 0\n	for ; missing > 0; missing-- {\n",
-			new:  "	slot := r.Now.Second()\n	for ; missing > 0; missing-- {\n",
+			old:  "	slot, revision := 0, r.nextRevision()\n",
+			new:  "	slot, revision := r.Now.Second(), r.nextRevision()\n",
 			pkg:  "./internal/operator/lifecycle", test: "TestMake",
 		},
 		{

@@ -72,7 +72,7 @@ func (l *Loop) Start(ctx context.Context) error {
 }
 
 // Decision for a pool; false before the first one, and for pools that do not scale.
-func (l *Loop) Decision(name types.NamespacedName) (scaling.Decision, bool) {
+func (l *Loop) Decision(name types.NamespacedName, _ v1alpha1.RoleName) (scaling.Decision, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p, ok := l.pools[name]

@@ -78,7 +78,7 @@ func (w *world) after(t *testing.T, d time.Duration, waiting, load float64) scal
 		}
 		w.clock.Step(Interval)
 	}
-	got, ok := w.Decision(chat)
+	got, ok := w.Decision(chat, "")
 	if !ok {
 		t.Fatal("no decision")
 	}
@@ -173,7 +173,7 @@ func TestADeletedPoolIsForgotten(t *testing.T) {
 	if err := w.Step(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := w.Decision(chat); ok || testutil.CollectAndCount(w.Loop) != 0 {
+	if _, ok := w.Decision(chat, ""); ok || testutil.CollectAndCount(w.Loop) != 0 {
 		t.Error("a pool that is gone is still decided about")
 	}
 }
@@ -191,7 +191,7 @@ func TestWhatCannotBeReadChangesNothing(t *testing.T) {
 	if err := w.Step(t.Context()); err == nil {
 		t.Error("no error")
 	}
-	if d, ok := w.Decision(chat); !ok || d != before {
+	if d, ok := w.Decision(chat, ""); !ok || d != before {
 		t.Errorf("%+v, %v; before %+v", d, ok, before)
 	}
 }
@@ -209,7 +209,7 @@ func TestABadScheduleIsNamedAndTheOthersHold(t *testing.T) {
 	if err := w.Step(t.Context()); err != nil {
 		t.Errorf("%v: the pool's condition names the schedule, and the log says nothing each time", err)
 	}
-	if d, _ := w.Decision(chat); d.Size != 4 {
+	if d, _ := w.Decision(chat, ""); d.Size != 4 {
 		t.Errorf("%+v: the other schedule wants 4", d)
 	}
 }

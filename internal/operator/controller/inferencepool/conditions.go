@@ -232,6 +232,8 @@ func (r *verdict) scaled(podsErr error) metav1.Condition {
 		return status.Scaled.False("IslandsExhausted", "%d of %d pods; no island has room or provides nodes", has, r.size.now)
 	case r.pool.Spec.Replicas != nil && c.Ready >= r.size.now && r.islandMinima() > r.size.now:
 		return status.Scaled.False("IslandMinimaUnmet", "the islands ask for %d pods by their minReplicas, the pool has %d", r.islandMinima(), r.size.now)
+	case r.shortRoles() != "":
+		return status.Scaled.False(status.ReasonScalingUp, "%s pods are serving", r.shortRoles())
 	case c.Ready < r.size.now:
 		return status.Scaled.False(status.ReasonScalingUp, "%d of %d pods are serving", c.Ready, r.size.now)
 	case c.Draining > 0 || c.Total > r.size.now:
@@ -294,7 +296,8 @@ func (r *verdict) injectionComplete() metav1.Condition {
 		of             func(what string) bool
 	}{
 		{status.ReasonFlagsMissing, "Set it in the template", func(what string) bool {
-			return strings.HasPrefix(what, "--") || strings.HasPrefix(what, podtemplate.IslandArgs)
+			return strings.HasPrefix(what, "--") || strings.HasPrefix(what, podtemplate.IslandArgs) ||
+				strings.HasPrefix(what, podtemplate.RoleArgs) || what == podtemplate.SideChannelHost
 		}},
 		{status.ReasonPreStopMissing, "Set it in the template", func(what string) bool {
 			return what == podtemplate.PreStop || what == podtemplate.GraceFor
@@ -389,6 +392,8 @@ func (r *verdict) ready(accepted, picker metav1.Condition) metav1.Condition {
 		return status.Ready.Unknown(status.ReasonStarting, "no endpoint is ready yet")
 	case c.Ready == 0:
 		return status.Ready.False(status.ReasonNoReadyEndpoint, "none of %d pods is ready", c.Total)
+	case !r.decodes():
+		return status.Ready.False(status.ReasonNoReadyEndpoint, "%d pods are ready, and all of them only prefill", c.Ready)
 	case picker.Reason == status.ReasonUnavailable:
 		return status.Ready.False(status.ReasonPickerUnavailable, "%s", picker.Message)
 	}
