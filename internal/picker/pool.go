@@ -42,6 +42,7 @@ type member struct {
 	circuit          circuit.Circuit
 	ceiling          ceiling
 	hash             uint64 // of the endpoint's ID
+	revision         string // of the engine's template; empty if it is not known
 	stats            endpointStats
 	worth            worth
 	trust            trust
@@ -175,7 +176,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		if ok {
 			delete(known, ep.Epoch())
 		} else {
-			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), tally: &v.tally}
+			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), revision: ep.Revision, tally: &v.tally}
 			m.removals.since = p.now()
 			m.writer = newWatchedWriter(v.index.Writer(m.holder), m, p.now)
 		}
