@@ -55,3 +55,27 @@ type RoleEngine struct {
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 }
+
+// Autoscales reports whether Kvasir chooses or recommends the size of the pool, or of one of its roles.
+func (s *InferencePoolSpec) Autoscales() bool {
+	for i := range s.Roles {
+		if s.Roles[i].Autoscaling.MaxReplicas > 0 {
+			return true
+		}
+	}
+	return s.Autoscaling.MaxReplicas > 0
+}
+
+// FromZero reports whether the pods that answer requests can all be gone until a request comes.
+func (s *InferencePoolSpec) FromZero() bool {
+	zero := func(a *Autoscaling) bool { return a.MinReplicas != nil && *a.MinReplicas == 0 }
+	if len(s.Roles) == 0 {
+		return zero(&s.Autoscaling)
+	}
+	for i := range s.Roles {
+		if s.Roles[i].Name != RolePrefill && !zero(&s.Roles[i].Autoscaling) {
+			return false
+		}
+	}
+	return true
+}

@@ -45,6 +45,7 @@ type member struct {
 	revision         string // of the engine's template; empty if it is not known
 	stats            endpointStats
 	worth            worth
+	work             atomic.Int64 // nanoseconds that the prefills placed here should take
 	trust            trust
 	usage            streamUsage
 	sleep            sleep
