@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
@@ -34,11 +35,22 @@ type Pool struct {
 	Fleet string `json:"fleet,omitempty"`
 	// Rollout is the reason of the condition UpToDate, empty without an operator.
 	Rollout string `json:"rollout,omitempty"`
+	// Roles of a pool with roles, with those that go; absent for others.
+	Roles []Role `json:"roles,omitempty"`
 	// Live is absent where no picker could be asked.
 	Live *Live `json:"live,omitempty"`
 	// Problems describe in sentences what is wrong.
 	Problems []Problem `json:"problems"`
 	Members  []Pod     `json:"members"`
+}
+
+// Role is the pods of one role: the size that is wanted, those that stay, those that serve, and those of the newest revision.
+type Role struct {
+	Name    string `json:"name"`
+	Desired int32  `json:"desired"`
+	Pods    int32  `json:"pods"`
+	Ready   int32  `json:"ready"`
+	Updated int32  `json:"updated"`
 }
 
 // Problem is something that is not as it should be.
@@ -95,6 +107,7 @@ type Pod struct {
 	Age      string     `json:"age,omitempty"`
 	Node     string     `json:"node,omitempty"`
 	Island   string     `json:"island,omitempty"`
+	Role     string     `json:"role,omitempty"`
 	Revision string     `json:"revision,omitempty"`
 	Deadline *time.Time `json:"deadline,omitempty"`
 	Live     *LivePod   `json:"live,omitempty"`
@@ -143,6 +156,13 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 	if c := status.UpToDate.In(s.Conditions); c != nil {
 		out.Rollout = c.Reason
 	}
+	for i := range s.Roles {
+		r := &s.Roles[i]
+		out.Roles = append(out.Roles, Role{
+			Name: string(r.Name), Desired: ptr.Deref(r.DesiredReplicas, 0), Pods: ptr.Deref(r.Replicas, 0), Ready: ptr.Deref(r.ReadyReplicas, 0),
+			Updated: ptr.Deref(r.UpdatedReplicas, 0),
+		})
+	}
 	if s.ObservedGeneration < pool.Generation {
 		out.Problems = append(out.Problems, Problem{"operator", "Waiting", "the newest spec has not been seen by the operator: does it run?"})
 	}
@@ -181,7 +201,7 @@ func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSumm
 	if at := pool.Spec.Placement; at != nil && at.IslandLabel != "" {
 		label = at.IslandLabel
 	}
-	p.Island = pod.Labels[label]
+	p.Island, p.Role = pod.Labels[label], pod.Labels[v1alpha1.LabelRole]
 	p.Stage = string(stage(pod))
 	// The operator knows more, and reports it for pods that do not simply serve. Its reports from before a mark was set or
 	// lifted do not count.

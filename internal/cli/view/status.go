@@ -60,6 +60,7 @@ func (s *Statuses) lines(c *console.Console, wide bool) []string {
 		} else {
 			lines = append(lines, "  no pods")
 		}
+		lines = append(lines, p.roles()...)
 		lines = append(lines, p.Live.steps()...)
 		for _, b := range p.Problems {
 			lines = append(lines, "  "+c.Paint(console.Warn, "! ")+b.Line())
@@ -69,6 +70,23 @@ func (s *Statuses) lines(c *console.Console, wide bool) []string {
 		lines = append(append(lines, ""), r.lines(c)...)
 	}
 	return lines
+}
+
+// roles is a line with the pods of each role that serve, and how many are wanted; none for a pool without roles.
+func (p *Pool) roles() []string {
+	var all []string
+	for i := range p.Roles {
+		r := &p.Roles[i]
+		text := fmt.Sprintf("%s %d/%d", r.Name, r.Ready, r.Desired)
+		if r.Updated < r.Pods {
+			text += fmt.Sprintf(" (%d of %d of the newest revision)", r.Updated, r.Pods)
+		}
+		all = append(all, text)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return []string{"  roles: " + strings.Join(all, ", ")}
 }
 
 // steps are the lines of what happens to requests before an endpoint is chosen: by the policy's steps, and by the response cache. There
@@ -170,10 +188,11 @@ func (p *Pool) more() []console.Cell {
 // members are the pods of a pool; columns that no pod fills are left out, except in a wide table.
 func members(p *Pool, wide bool) *console.Grid {
 	g := &console.Grid{Header: []string{"POD", "STAGE", "WHY"}}
-	islands, live, ages, revisions := false, p.Live != nil, false, map[string]bool{}
+	islands, roles, live, ages, revisions := false, false, p.Live != nil, false, map[string]bool{}
 	for i := range p.Members {
 		m := &p.Members[i]
 		islands, ages, revisions[m.Revision] = islands || m.Island != "", ages || m.Age != "", true
+		roles = roles || m.Role != ""
 	}
 	manyRevisions := len(revisions) > 1 || wide
 	islands, ages = islands || wide, ages || wide
@@ -182,6 +201,7 @@ func members(p *Pool, wide bool) *console.Grid {
 			g.Header = append(g.Header, names...)
 		}
 	}
+	add(roles, "ROLE")
 	add(manyRevisions, "REVISION")
 	add(islands, "ISLAND")
 	add(ages, "AGE", "NODE")
@@ -197,6 +217,9 @@ func members(p *Pool, wide bool) *console.Grid {
 			why = short(why)
 		}
 		row := []console.Cell{console.Text(m.Name), {Text: m.Stage, Tone: tone(m.Stage)}, console.Text(dash(why))}
+		if roles {
+			row = append(row, console.Text(dash(m.Role)))
+		}
 		if manyRevisions {
 			row = append(row, console.Text(dash(m.Revision)))
 		}
