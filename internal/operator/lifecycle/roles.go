@@ -134,8 +134,8 @@ func (r *plan) sizeOf(role *Role, staying int) int {
 // wanted is the number of pods that the newest revision shall have, with those that can be missing of them, and those above it.
 func (g *group) wanted() (size, unavailable, surge int) {
 	for _, r := range g.roles {
-		if r.Pool.Size > 0 {
-			size, unavailable, surge = size+r.Pool.Size, unavailable+r.Pool.Unavailable, surge+r.Pool.Surge
+		if r.Pool.Size > 0 || !r.role.Goes {
+			size, unavailable, surge = size+r.Pool.Size, unavailable+min(r.Pool.Unavailable, r.Pool.Size), surge+r.Pool.Surge
 		}
 	}
 	return size, unavailable, surge
@@ -147,7 +147,7 @@ func (g *group) replace() {
 	all, pods := 0, 0
 	for _, r := range g.roles {
 		r.stay = r.weed()
-		all += len(r.stay) + r.servingFresh()
+		all += r.servingFresh() + countServing(r.stay)
 		pods += len(r.stay) + len(r.fresh)
 	}
 	for _, r := range g.roles {
@@ -171,20 +171,37 @@ func (g *group) replace() {
 		p := best.stay[0]
 		best.stay, best.allowed = best.stay[1:], best.allowed-1
 		best.removeOutdated(p, surplus)
-		all, pods = all-1, pods-1
+		pods--
+		if p.serving() {
+			all--
+		}
 	}
 	for _, r := range g.roles {
 		r.outdated = r.stay
 	}
 }
 
-// next is the role that loses its next outdated pod; nil for none. spare reports whether the pool has enough pods without one.
+func countServing(pods []*Pod) (n int) {
+	for _, p := range pods {
+		if p.serving() {
+			n++
+		}
+	}
+	return n
+}
+
+// next is the role that loses its next outdated pod; nil for none. spare reports whether enough pods serve without one. Those that do not
+// serve are removed first.
 func (g *group) next(spare bool) *rolePlan {
 	var best *rolePlan
 	most := 0.0
 	for _, r := range g.roles {
 		switch {
-		case len(r.stay) == 0 || r.allowed <= 0 || r.role.Goes && !spare || !g.decodesWithout(r.stay[0]):
+		case len(r.stay) == 0 || r.allowed <= 0:
+			continue
+		case !r.stay[0].serving():
+			return r
+		case r.role.Goes && !spare || !g.decodesWithout(r.stay[0]):
 			continue
 		case r.accepted(r.stay[0]): // because of its node: a pod of the same revision takes its place
 			return r
@@ -193,10 +210,32 @@ func (g *group) next(spare bool) *rolePlan {
 			best, most = r, w
 		}
 	}
-	if best != nil && most < g.needed()-tolerance && g.awaits() {
+	if best != nil && most < min(g.needed(), g.weight(nil))-tolerance && g.awaits() {
 		return nil
 	}
+	if best == nil {
+		return g.blocking()
+	}
 	return best
+}
+
+// blocking is a role with an outdated pod that does not serve, if there is no room for a new pod while a role goes; nil for none. Such a pod
+// keeps its place otherwise, as it can be back in a moment.
+func (g *group) blocking() *rolePlan {
+	if g.room() > 0 || g.holds() {
+		return nil
+	}
+	for _, r := range g.roles {
+		if len(r.leaving) > 0 {
+			return nil
+		}
+	}
+	for _, r := range g.roles {
+		if len(r.stay) > 0 && !r.stay[0].Ready && !r.stay[0].held() {
+			return r
+		}
+	}
+	return nil
 }
 
 // tolerance of sums of weights.
@@ -243,7 +282,7 @@ func (g *group) decodesWithout(victim *Pod) bool {
 	return others > 0 || least == 0
 }
 
-// weight is the sum of the weights of all revisions without a pod.
+// weight is the sum of the weights of all revisions without a pod, or with all.
 func (g *group) weight(without *Pod) float64 {
 	type pods struct{ all, prefill, decode int }
 	wanted, of := pods{}, map[string]pods{}
@@ -265,7 +304,7 @@ func (g *group) weight(without *Pod) float64 {
 			}
 		}
 		for _, p := range r.stay {
-			if p != without {
+			if p != without && p.serving() {
 				of[p.Revision] = add(of[p.Revision], p.Role, 1)
 			}
 		}
@@ -295,7 +334,7 @@ func (g *group) room() int {
 	size, _, surge := g.wanted()
 	room, goes := size+surge, false
 	for _, r := range g.roles {
-		taken := len(r.fresh) + max(len(r.outdated), len(r.stay)) + len(r.failing) + len(r.leaving)
+		taken := len(r.fresh) + len(r.stay) + len(r.failing) + len(r.leaving)
 		room -= taken
 		goes = goes || r.role.Goes && taken > 0
 	}
