@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
@@ -42,15 +41,6 @@ type Pool struct {
 	// Problems describe in sentences what is wrong.
 	Problems []Problem `json:"problems"`
 	Members  []Pod     `json:"members"`
-}
-
-// Role is the pods of one role: the size that is wanted, those that stay, those that serve, and those of the newest revision.
-type Role struct {
-	Name    string `json:"name"`
-	Desired int32  `json:"desired"`
-	Pods    int32  `json:"pods"`
-	Ready   int32  `json:"ready"`
-	Updated int32  `json:"updated"`
 }
 
 // Problem is something that is not as it should be.
@@ -149,19 +139,13 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 	out := &Pool{
 		Namespace: pool.Namespace, Name: pool.Name, Model: string(pool.Spec.Model.Name), Status: "Unknown", Desired: s.DesiredReplicas,
 		Pods: len(pods), Policy: s.RoutingPolicy.Name, Fleet: s.Picker.FleetName, Problems: []Problem{}, Members: []Pod{},
+		Roles: rolesOf(s),
 	}
 	if c := status.Ready.In(s.Conditions); c != nil {
 		out.Status = c.Reason
 	}
 	if c := status.UpToDate.In(s.Conditions); c != nil {
 		out.Rollout = c.Reason
-	}
-	for i := range s.Roles {
-		r := &s.Roles[i]
-		out.Roles = append(out.Roles, Role{
-			Name: string(r.Name), Desired: ptr.Deref(r.DesiredReplicas, 0), Pods: ptr.Deref(r.Replicas, 0), Ready: ptr.Deref(r.ReadyReplicas, 0),
-			Updated: ptr.Deref(r.UpdatedReplicas, 0),
-		})
 	}
 	if s.ObservedGeneration < pool.Generation {
 		out.Problems = append(out.Problems, Problem{"operator", "Waiting", "the newest spec has not been seen by the operator: does it run?"})
@@ -186,12 +170,6 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 		out.Members = append(out.Members, p)
 	}
 	return out
-}
-
-// needsNoAction reports whether a condition is unknown because its subject is absent, or until more requests have been answered.
-func needsNoAction(c *metav1.Condition) bool {
-	return status.Absent(c) || c.Status == metav1.ConditionUnknown &&
-		(c.Reason == status.ReasonTooFewReplies || c.Reason == status.ReasonNoModelList)
 }
 
 func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSummary, now time.Time) Pod {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
@@ -70,23 +72,6 @@ func (s *Statuses) lines(c *console.Console, wide bool) []string {
 		lines = append(append(lines, ""), r.lines(c)...)
 	}
 	return lines
-}
-
-// roles is a line with the pods of each role that serve, and how many are wanted; none for a pool without roles.
-func (p *Pool) roles() []string {
-	var all []string
-	for i := range p.Roles {
-		r := &p.Roles[i]
-		text := fmt.Sprintf("%s %d/%d", r.Name, r.Ready, r.Desired)
-		if r.Updated < r.Pods {
-			text += fmt.Sprintf(" (%d of %d of the newest revision)", r.Updated, r.Pods)
-		}
-		all = append(all, text)
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	return []string{"  roles: " + strings.Join(all, ", ")}
 }
 
 // steps are the lines of what happens to requests before an endpoint is chosen: by the policy's steps, and by the response cache. There
@@ -321,4 +306,10 @@ func tone(word string) console.Tone {
 		return console.Plain
 	}
 	return console.Warn
+}
+
+// needsNoAction reports whether a condition is unknown because its subject is absent, or until more requests have been answered.
+func needsNoAction(c *metav1.Condition) bool {
+	return status.Absent(c) || c.Status == metav1.ConditionUnknown &&
+		(c.Reason == status.ReasonTooFewReplies || c.Reason == status.ReasonNoModelList)
 }

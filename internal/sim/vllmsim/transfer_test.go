@@ -80,7 +80,7 @@ func TestAPromptIsHandedOver(t *testing.T) {
 	eventually(t, "the blocks are free", func() bool { return heldBy(t, p) == 0 && p.Stats().UsedBlocks == 0 })
 }
 
-// TestAnEngineAnnouncesTheAddressThatItIsGiven: it can listen at all addresses, of which none is one for others.
+// TestAnEngineAnnouncesTheAddressThatItIsGiven: it can listen at 0.0.0.0, where others cannot reach it.
 func TestAnEngineAnnouncesTheAddressThatItIsGiven(t *testing.T) {
 	p := start(t, Config{Transfer: Transfer{Enabled: true, Host: "192.0.2.7"}})
 	if params := string(prefilled(t, p, ids(0, 100))); !strings.Contains(params, `"remote_host":"192.0.2.7"`) {

@@ -175,7 +175,9 @@ var _ = Describe("a pool with roles", Ordered, func() {
 	})
 
 	It("rolls both roles out", func() {
-		edit(func(pool *v1alpha1.InferencePool) { pool.Spec.Template.Spec.Containers[0].Image = "vllm/vllm-openai:v0.25.0" })
+		edit(func(pool *v1alpha1.InferencePool) {
+			pool.Spec.Template.Spec.Containers[0].Image = "vllm/vllm-openai:v0.25.0"
+		})
 		settled(role(v1alpha1.RolePrefill, 1), role(v1alpha1.RoleDecode, 2))
 	})
 
