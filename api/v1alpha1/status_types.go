@@ -77,6 +77,14 @@ type InferencePoolStatus struct {
 	// autoscaling is what the autoscaler thinks.
 	// +optional
 	Autoscaling AutoscalingStatus `json:"autoscaling,omitzero"`
+	// roles is the state of each role of a pool with roles. While a pool changes its roles, those that go are in the list,
+	// too, until their last pod is gone.
+	// +kubebuilder:validation:MinItems=0
+	// +kubebuilder:validation:MaxItems=3
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Roles []RoleStatus `json:"roles,omitempty"`
 	// islands is the state of each island, at most 16.
 	// +kubebuilder:validation:MinItems=0
 	// +kubebuilder:validation:MaxItems=16
@@ -177,6 +185,32 @@ type AutoscalingStatus struct {
 	// lastScaleTime is when the size was changed last.
 	// +optional
 	LastScaleTime *metav1.Time `json:"lastScaleTime,omitempty"`
+}
+
+// RoleStatus is the state of one role.
+type RoleStatus struct {
+	// name of the role.
+	// +required
+	Name RoleName `json:"name,omitempty"`
+	// desiredReplicas is the size that the operator steers the role to. For a role that goes, it is the size that it had.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	DesiredReplicas *int32 `json:"desiredReplicas,omitempty"`
+	// replicas is the number of pods of the role that are not draining or being deleted.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Replicas *int32 `json:"replicas,omitempty"`
+	// readyReplicas is the number of pods of the role that serve.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
+	// updatedReplicas is the number of pods of the role that are of the newest revision.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	UpdatedReplicas *int32 `json:"updatedReplicas,omitempty"`
+	// autoscaling is what the autoscaler thinks of the role.
+	// +optional
+	Autoscaling AutoscalingStatus `json:"autoscaling,omitzero"`
 }
 
 // IslandStatus is the state of one island.

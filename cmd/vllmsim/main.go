@@ -36,6 +36,7 @@ func start(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return 2 // parseFlags has written why
 	}
+	cfg.Transfer.Host = os.Getenv("VLLM_NIXL_SIDE_CHANNEL_HOST") // as vLLM does, which has no flag for it
 	if err := run(ctx, cfg); err != nil {
 		fmt.Fprintln(stderr, "vllmsim:", err)
 		return 1

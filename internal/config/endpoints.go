@@ -57,6 +57,7 @@ func Endpoints(pool *v1alpha1.InferencePool, s *discoveryv1.EndpointSlice) ([]en
 				RankHeader: -1,
 				Island:     s.Labels[island],
 				Role:       role,
+				Revision:   revisionOf(s.Labels),
 				Ready:      ready, Serving: serving, Terminating: terminating,
 			}
 			if p.events > 0 {

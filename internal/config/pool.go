@@ -52,7 +52,7 @@ func Pool(p *v1alpha1.InferencePool, secrets Secrets, maps ConfigMaps, settings 
 		Aliases:          names(p.Spec.Model.Aliases),
 		Adapters:         names(p.Spec.Model.Adapters.Names),
 		DiscoverAdapters: p.Spec.Model.Adapters.Discovery == v1alpha1.Enabled,
-		FromZero:         ptr.Deref(p.Spec.Autoscaling.MinReplicas, v1alpha1.DefaultMinReplicas) == 0,
+		FromZero:         p.Spec.FromZero(),
 		Engine:           string(p.Spec.Engine.Type),
 		NoEvents:         !subscribes(p) && !listens(p) && !reported(p),
 		Reports:          reported(p),

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
@@ -10,6 +12,7 @@ import (
 const (
 	llmdRole       = "llm-d.ai/role" // of llm-d, and of the workloads that kserve makes for an LLMInferenceService
 	setRole        = "disaggregatedset.x-k8s.io/role"
+	setRevision    = "disaggregatedset.x-k8s.io/revision"
 	groupRole      = "rbg.workloads.x-k8s.io/role-name"
 	olderGroupRole = "rolebasedgroup.workloads.x-k8s.io/role"
 	aibrixRole     = "role-name"
@@ -51,4 +54,10 @@ func foreignRole(value string) endpoint.Role {
 		return endpoint.Neither
 	}
 	return endpoint.Both
+}
+
+// revisionOf is the revision that all roles of a pool or of a DisaggregatedSet have in common; empty if there is none. Labels of other
+// workloads name the revision of one role.
+func revisionOf(labels map[string]string) string {
+	return cmp.Or(labels[v1alpha1.LabelRevision], labels[setRevision])
 }

@@ -55,3 +55,22 @@ func TestRolesCountWithAPolicyForThem(t *testing.T) {
 		}
 	}
 }
+
+func TestRevisionsOfPodsAreThoseOfAllRoles(t *testing.T) {
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		want   string
+	}{
+		"none":                       {nil, ""},
+		"of a pool":                  {map[string]string{"kvasir.dev/revision": "a"}, "a"},
+		"of a DisaggregatedSet":      {map[string]string{"disaggregatedset.x-k8s.io/revision": "b", "disaggregatedset.x-k8s.io/role": "prefill"}, "b"},
+		"of one role's Deployment":   {map[string]string{"pod-template-hash": "c"}, ""},
+		"of one role's stateful set": {map[string]string{"controller-revision-hash": "d"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := revisionOf(tc.labels); got != tc.want {
+				t.Errorf("revision %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

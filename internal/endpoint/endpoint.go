@@ -67,6 +67,8 @@ type Endpoint struct {
 	RankHeader int
 	// Island of the endpoint; empty when the pool has none.
 	Island string
+	// Revision of what the engine was made from. Engines of different ones hand nothing over. Empty if it is not known.
+	Revision string
 	// Role is which parts of a request the endpoint serves.
 	Role Role
 	// Wire is how the engine's HTTP server is spoken to.

@@ -87,6 +87,8 @@ type PodState struct {
 	Reason           string
 	// UncachedTokens are prompt tokens that this replica has sent there and that are still to be prefilled.
 	UncachedTokens int64
+	// WorkSeconds is the part of Totals.WorkSeconds for prefills of this pod, since it is an endpoint of this replica.
+	WorkSeconds float64
 	// Waiting requests in the engine's own queue, KVUsage the part of its KV cache that running requests hold, by its
 	// metrics; Blocks is what the index holds of it.
 	Waiting int

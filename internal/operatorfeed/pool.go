@@ -147,6 +147,7 @@ func merge(uid string, reporting []*replica) PodState {
 		all.Reason = cmp.Or(all.Reason, one.Reason)
 		all.InFlight += one.InFlight
 		all.UncachedTokens += one.UncachedTokens
+		all.WorkSeconds += one.WorkSeconds
 		all.Waiting = max(all.Waiting, one.Waiting)
 		all.KVUsage = max(all.KVUsage, one.KVUsage)
 		all.Blocks = max(all.Blocks, one.Blocks)

@@ -138,6 +138,7 @@ func (p *Picker) Operate(pool string) (Operated, bool) {
 			pod, known := out.Pods[ep.ID.Pod]
 			pod.InFlight += load.InFlight - load.Peers.InFlight
 			pod.UncachedTokens += int64(math.Max(0, load.PendingTokens-load.Peers.PendingTokens))
+			pod.WorkSeconds += time.Duration(m.work.Load()).Seconds()
 			pod.Value += m.worth.read(now)
 			pod.Waiting += load.Waiting
 			pod.KVUsage = max(pod.KVUsage, load.KVUsage)

@@ -436,6 +436,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 	if state.leg != DecodeLeg && !d.isMirror() {
 		first := &d.Targets[0]
 		v.tally.placed(d.PromptTokens, first.Predicted, first.uncached, d.booking.Seconds())
+		first.member.work.Add(int64(d.booking.Seconds() * float64(time.Second)))
 		v.recordValue(s, question, s.order[0], now())
 	}
 	return d

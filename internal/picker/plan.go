@@ -246,7 +246,7 @@ func (v *view) prefillers(s, first *scratch, state *pickState, now time.Time, pr
 	}
 	n := 0
 	for c, i := range first.index {
-		if !v.takes(now, i, &first.candidates[c].Load, 1) || v.members[i].gives.leavesOut(0, now) || !state.canRelay(v, i) {
+		if !v.takes(now, i, &first.candidates[c].Load, 1) || v.members[i].gives.leavesOut(0, now) || !state.canRelay(v, i) || !v.pairs(s, i) {
 			continue
 		}
 		first.candidates[n], first.index[n] = first.candidates[c], i
@@ -294,7 +294,7 @@ func (v *view) receiver(s *scratch, w *plans, from *member, state *pickState, no
 
 // handsOver reports whether one endpoint can hand a request over to another one now, as far as is known.
 func (v *view) handsOver(from, to *member, now time.Time) bool {
-	return from != to && !from.gives.leavesOut(to.hash, now) && !to.receives.leavesOut(from.hash, now)
+	return from != to && from.sameRevision(to) && !from.gives.leavesOut(to.hash, now) && !to.receives.leavesOut(from.hash, now)
 }
 
 // load turns candidates into ones to which the request's blocks are transferred: the transfer is a delay, and then they hold
@@ -312,14 +312,14 @@ func (v *view) load(question *policy.Request, candidates []policy.Candidate) {
 }
 
 // receive prepares the candidates of a DecodeLeg for the strategy. Strategies that do not count in seconds see what the
-// endpoints hold. If only the endpoint that has prefilled is left, it serves the request as a whole.
+// endpoints hold. If no other endpoint of the revision that has prefilled is left, the request is served as a whole.
 func (v *view) receive(s *scratch, state *pickState, question *policy.Request, now time.Time) {
 	h := &state.handoff
 	from := h.from.member
 	if !s.keep(func(c int) bool {
 		m := v.members[s.index[c]]
 		return m == h.planned || v.handsOver(from, m, now) && state.canRelay(v, s.index[c])
-	}) && !s.keep(func(c int) bool { return v.members[s.index[c]] != from }) {
+	}) && !s.keep(func(c int) bool { m := v.members[s.index[c]]; return m != from && from.sameRevision(m) }) {
 		v.takeWhole(state)
 		return
 	}

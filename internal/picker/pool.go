@@ -42,8 +42,10 @@ type member struct {
 	circuit          circuit.Circuit
 	ceiling          ceiling
 	hash             uint64 // of the endpoint's ID
+	revision         string // of the engine's template; empty if it is not known
 	stats            endpointStats
 	worth            worth
+	work             atomic.Int64 // nanoseconds that the prefills placed here should take
 	trust            trust
 	usage            streamUsage
 	sleep            sleep
@@ -175,7 +177,7 @@ func (p *Picker) build(spec *Spec, old *view, next *snapshot) (*view, error) {
 		if ok {
 			delete(known, ep.Epoch())
 		} else {
-			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), tally: &v.tally}
+			m = &member{holder: v.index.Join(), hash: ep.ID.Hash(), revision: ep.Revision, tally: &v.tally}
 			m.removals.since = p.now()
 			m.writer = newWatchedWriter(v.index.Writer(m.holder), m, p.now)
 		}

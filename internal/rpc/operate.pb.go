@@ -394,8 +394,10 @@ type OperatePod struct {
 	Blocks int64 `protobuf:"varint,11,opt,name=blocks,proto3" json:"blocks,omitempty"`
 	// By the engine's own metrics: requests that run or wait there. read_age is the age of the oldest reading of a rank when
 	// the state was sent, in milliseconds; 0 when a rank was not read.
-	Busy          int64 `protobuf:"varint,12,opt,name=busy,proto3" json:"busy,omitempty"`
-	ReadAge       int64 `protobuf:"varint,13,opt,name=read_age,json=readAge,proto3" json:"read_age,omitempty"`
+	Busy    int64 `protobuf:"varint,12,opt,name=busy,proto3" json:"busy,omitempty"`
+	ReadAge int64 `protobuf:"varint,13,opt,name=read_age,json=readAge,proto3" json:"read_age,omitempty"`
+	// Of the time in totals.work_seconds, the part of what this replica has sent to the pod.
+	WorkSeconds   float64 `protobuf:"fixed64,14,opt,name=work_seconds,json=workSeconds,proto3" json:"work_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -517,6 +519,13 @@ func (x *OperatePod) GetBusy() int64 {
 func (x *OperatePod) GetReadAge() int64 {
 	if x != nil {
 		return x.ReadAge
+	}
+	return 0
+}
+
+func (x *OperatePod) GetWorkSeconds() float64 {
+	if x != nil {
+		return x.WorkSeconds
 	}
 	return 0
 }
@@ -820,7 +829,7 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	"\x06UNTOLD\x10\x00\x12\a\n" +
 	"\x03BAD\x10\x01\x12\v\n" +
 	"\aUNCLEAR\x10\x02\x12\b\n" +
-	"\x04GOOD\x10\x03\"\xde\x02\n" +
+	"\x04GOOD\x10\x03\"\x81\x03\n" +
 	"\n" +
 	"OperatePod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1a\n" +
@@ -836,7 +845,8 @@ const file_internal_rpc_operate_proto_rawDesc = "" +
 	" \x01(\x01R\akvUsage\x12\x16\n" +
 	"\x06blocks\x18\v \x01(\x03R\x06blocks\x12\x12\n" +
 	"\x04busy\x18\f \x01(\x03R\x04busy\x12\x19\n" +
-	"\bread_age\x18\r \x01(\x03R\areadAge\"\xec\x02\n" +
+	"\bread_age\x18\r \x01(\x03R\areadAge\x12!\n" +
+	"\fwork_seconds\x18\x0e \x01(\x01R\vworkSeconds\"\xec\x02\n" +
 	"\rOperateTotals\x12\x1a\n" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12#\n" +
 	"\rprompt_tokens\x18\x02 \x01(\x03R\fpromptTokens\x12\x1d\n" +

@@ -40,7 +40,7 @@ func fullState() operatorfeed.State {
 		AcceptedGeneration: 8, Unserved: true, Resolved: true,
 		Pods: map[string]operatorfeed.PodState{
 			"uid-0": {
-				Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77,
+				Draining: true, InFlight: 2, Synced: true, UncachedTokens: 900, WorkSeconds: 2.5, Value: 1234.5, Waiting: 3, KVUsage: 0.5, Blocks: 77,
 				Busy: 5, ReadAge: 40 * time.Millisecond,
 			},
 			"uid-1": {Degraded: true, Reason: "Lagging"},

@@ -35,7 +35,7 @@ func stateMessage(s *operatorfeed.State, now time.Time) *OperateState {
 			Uid: uid, Draining: p.Draining, InFlight: int64(p.InFlight), Synced: p.Synced, Degraded: p.Degraded,
 			Reason: p.Reason, UncachedTokens: p.UncachedTokens, Value: p.Value,
 			Waiting: int64(p.Waiting), KvUsage: p.KVUsage, Blocks: p.Blocks,
-			Busy: int64(p.Busy), ReadAge: p.ReadAge.Milliseconds(),
+			Busy: int64(p.Busy), ReadAge: p.ReadAge.Milliseconds(), WorkSeconds: p.WorkSeconds,
 		})
 	}
 	return m
@@ -70,7 +70,7 @@ func stateOf(m *OperateState, now time.Time) operatorfeed.State {
 			Draining: p.GetDraining(), InFlight: int(p.GetInFlight()), Synced: p.GetSynced(), Degraded: p.GetDegraded(),
 			Reason: p.GetReason(), UncachedTokens: p.GetUncachedTokens(), Value: p.GetValue(),
 			Waiting: int(p.GetWaiting()), KVUsage: p.GetKvUsage(), Blocks: p.GetBlocks(),
-			Busy: int(p.GetBusy()), ReadAge: time.Duration(p.GetReadAge()) * time.Millisecond,
+			Busy: int(p.GetBusy()), ReadAge: time.Duration(p.GetReadAge()) * time.Millisecond, WorkSeconds: p.GetWorkSeconds(),
 		}
 	}
 	return s

@@ -47,6 +47,7 @@ func (g Group) text(name, spec string) []byte {
 func Groups() map[string]Group {
 	return map[string]Group{
 		"pools that own their pods":   poolsThatOwnTheirPods(),
+		"pools with roles":            poolsWithRoles(),
 		"pools of selected pods":      poolsOfSelectedPods(),
 		"managed pickers":             managedPickers(),
 		"models":                      models(),

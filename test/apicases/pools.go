@@ -53,6 +53,46 @@ func poolsThatOwnTheirPods() Group {
 	}}
 }
 
+// rolesOf is the list of roles of a pool.
+func rolesOf(roles string) string { return "roles: [" + roles + "]\n" }
+
+func poolsWithRoles() Group {
+	const two = "{name: Prefill, replicas: 1}, {name: Decode, replicas: 3}"
+	labelled := strings.Replace(owned, "labels: {", "labels: {kvasir.dev/role: prefill, ", 1)
+	return Group{Kind: "InferencePool", Cases: map[string]Case{
+		"two roles":      {Spec: owned + rolesOf(two)},
+		"one role":       {Spec: owned + rolesOf("{name: Both, replicas: 1}")},
+		"a role at zero": {Spec: owned + rolesOf("{name: Prefill, replicas: 0}, {name: Decode, replicas: 1}")},
+		"what differs in a role": {Spec: owned + rolesOf("{name: Prefill, replicas: 1, engine: {extraArgs: [--max-num-batched-tokens=16384], "+
+			"resources: {limits: {nvidia.com/gpu: 4}}}}, {name: Both, replicas: 1}")},
+		"nothing differs in a role":        {Spec: owned + rolesOf("{name: Decode, replicas: 1, engine: {}}")},
+		"roles are not in an empty list":   {Spec: owned + "replicas: 1\nroles: []", Want: "spec.roles"},
+		"roles differ":                     {Spec: owned + rolesOf("{name: Decode, replicas: 1}, {name: Decode, replicas: 2}"), Want: "Duplicate"},
+		"a role is one of three":           {Spec: owned + rolesOf("{name: Encode, replicas: 1}"), Want: "spec.roles[0].name"},
+		"a role has a name":                {Spec: owned + rolesOf("{replicas: 1}"), Want: "spec.roles[0].name"},
+		"some role decodes":                {Spec: owned + rolesOf("{name: Prefill, replicas: 1}"), Want: "roles need one that decodes"},
+		"a role has a size":                {Spec: owned + rolesOf("{name: Decode}"), Want: "in each role"},
+		"a role has one size":              {Spec: owned + rolesOf("{name: Decode, replicas: 1, autoscaling: {maxReplicas: 2}}"), Want: "in each role"},
+		"a role's size is chosen":          {Spec: owned + rolesOf("{name: Prefill, replicas: 1}, {name: Decode, autoscaling: {maxReplicas: 2}}")},
+		"a role's size is recommended":     {Spec: owned + rolesOf("{name: Decode, replicas: 1, autoscaling: {maxReplicas: 2, mode: Recommend}}")},
+		"recommending is no role's size":   {Spec: owned + rolesOf("{name: Decode, autoscaling: {maxReplicas: 2, mode: Recommend}}"), Want: "in each role"},
+		"a role's minimum":                 {Spec: owned + rolesOf("{name: Decode, autoscaling: {minReplicas: 3, maxReplicas: 2}}"), Want: "minReplicas must not exceed"},
+		"a role's schedule":                {Spec: owned + rolesOf("{name: Decode, autoscaling: {maxReplicas: 2, schedules: [{name: a, start: 0 8 * * *, durationSeconds: 60, minReplicas: 2}]}}")},
+		"a role's schedule above its most": {Spec: owned + rolesOf("{name: Decode, autoscaling: {maxReplicas: 2, schedules: [{name: a, start: 0 8 * * *, durationSeconds: 60, minReplicas: 3}]}}"), Want: "schedule's minReplicas"},
+		"a role's schedule is cron":        {Spec: owned + rolesOf("{name: Decode, autoscaling: {maxReplicas: 2, schedules: [{name: a, start: 60 8 * * *, durationSeconds: 60, minReplicas: 2}]}}"), Want: "must be a cron expression"},
+		"a size beside roles":              {Spec: owned + rolesOf(two) + "replicas: 4", Want: "each role has its own replicas or autoscaling"},
+		"autoscaling beside roles":         {Spec: owned + rolesOf(two) + "autoscaling: {maxReplicas: 4}", Want: "each role has its own replicas or autoscaling"},
+		"roles of selected pods":           {Spec: adopted + rolesOf(two), Want: "roles need template"},
+		"roles on islands":                 {Spec: owned + rolesOf(two) + "placement: {islands: [{name: a}]}", Want: "roles cannot be combined with placement.islands"},
+		"roles without islands":            {Spec: owned + rolesOf(two) + "placement: {islands: []}"},
+		"roles of another engine":          {Spec: owned + rolesOf(two) + "engine: {type: SGLang}", Want: "roles need engine.type VLLM"},
+		"a label beside roles":             {Spec: labelled + rolesOf(two), Want: "leave the label kvasir.dev/role out of the template"},
+		"a label without roles":            {Spec: labelled + "replicas: 1"},
+		"roles come":                       {Old: owned + "replicas: 4", Spec: owned + rolesOf(two)},
+		"roles go":                         {Old: owned + rolesOf(two), Spec: owned + "replicas: 4"},
+	}}
+}
+
 func poolsOfSelectedPods() Group {
 	const scaleTarget = "adoption: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: x}}\n"
 	return Group{Kind: "InferencePool", Cases: map[string]Case{

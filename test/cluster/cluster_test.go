@@ -85,6 +85,7 @@ var _ = Describe("Kvasir", Ordered, func() {
 	kills()
 	policies()
 	fleets()
+	roles()
 	uninstall()
 	documented()
 })

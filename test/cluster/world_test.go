@@ -121,13 +121,13 @@ func (w *world) clean(ctx context.Context) {
 	}
 	w.loosen(ctx)
 	w.uninstallGroups(ctx) // or it makes its pods again
-	for _, namespace := range []string{namespace, models} {
+	for _, namespace := range []string{namespace, models, apart} {
 		w.empty(ctx, namespace)
 	}
 	if _, err := w.program(ctx, "helm", "uninstall", release, "--namespace="+system, "--wait", "--ignore-not-found"); err != nil {
 		GinkgoWriter.Println(err)
 	}
-	w.kubectl(ctx, "delete", "namespace", namespace, models, system, "--ignore-not-found", "--timeout=4m")
+	w.kubectl(ctx, "delete", "namespace", namespace, models, apart, system, "--ignore-not-found", "--timeout=4m")
 	w.kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
 }
 

@@ -45,7 +45,6 @@ func init() {
 			"internal/tokens/chattemplate",
 			"internal/dashboard/api",
 			"internal/decisionlog",
-			"internal/coredump", "internal/linefile", "internal/logging",
 			"internal/tokens/images",
 			"internal/coredump", "internal/linefile", "internal/logging", "internal/relay",
 			"internal/tokens/modelfiles",

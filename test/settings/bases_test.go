@@ -217,7 +217,7 @@ func bases(t *testing.T) []base {
 		{pool: read(plainPool), policy: read(plainPolicy), fleet: read(plainFleet)},
 		{pool: read(fleetPool), policy: read("targetRefs: [{name: p}]"), fleet: read(certManagerFleet)},
 	}
-	for _, pool := range []string{certManagerPool, configMapPool, hubPool, foundPool} {
+	for _, pool := range []string{certManagerPool, configMapPool, hubPool, foundPool, rolesPool} {
 		list = append(list, base{pool: read(pool), policy: read("targetRefs: [{name: p}]")})
 	}
 	for _, does := range []string{"refuse: {status: 403, message: denied}", "call: {url: 'http://opa:8181/v1', timeoutMilliseconds: 50}"} {
@@ -238,46 +238,76 @@ func bases(t *testing.T) []base {
 	return list
 }
 
+// rolesPool has two roles. The first one's pods are compared.
+const rolesPool = `
+model: {name: m}
+template: {spec: {containers: [{name: vllm, image: "vllm/vllm-openai:v0.24.0", args: [--model, m]}]}}
+roles:
+- name: Decode
+  autoscaling: {minReplicas: 1, maxReplicas: 3, schedules: [{name: a, start: 0 8 * * *, durationSeconds: 60, minReplicas: 2}]}
+  engine: {extraArgs: [--max-num-seqs=64], resources: {limits: {cpu: 1}}}
+- {name: Both, replicas: 1}
+`
+
 // actedOn are fields whose effect is neither an object nor a configuration, but what a controller does: with the package that reads
 // each, whose own tests show what it does. A field that selects between others, and cannot change without them, is listed with
 // the package that acts on the selection.
 var actedOn = map[string]string{
-	"InferencePool.adoption.scaleTargetRef.apiVersion":             controller,
-	"InferencePool.adoption.scaleTargetRef.kind":                   controller,
-	"InferencePool.adoption.scaleTargetRef.name":                   controller,
-	"InferencePool.autoscaling.down.maxStep":                       scaling,
-	"InferencePool.autoscaling.down.stabilizationSeconds":          scaling,
-	"InferencePool.autoscaling.down.utilizationFloorPercent":       scaling,
-	"InferencePool.autoscaling.down.waitingPerReplica":             scaling,
-	"InferencePool.autoscaling.down.zeroAfterSeconds":              scaling,
-	"InferencePool.autoscaling.maxReplicas":                        scaling,
-	"InferencePool.autoscaling.mode":                               controller,
-	"InferencePool.autoscaling.schedules.[].durationSeconds":       scaling,
-	"InferencePool.autoscaling.schedules.[].minReplicas":           scaling,
-	"InferencePool.autoscaling.schedules.[].start":                 scaling,
-	"InferencePool.autoscaling.schedules.[].timeZone":              scaling,
-	"InferencePool.autoscaling.up.hitRatioFloorPercent":            scaling,
-	"InferencePool.autoscaling.up.maxStep":                         scaling,
-	"InferencePool.autoscaling.up.stabilizationSeconds":            scaling,
-	"InferencePool.autoscaling.up.timeToFirstTokenP99Milliseconds": scaling,
-	"InferencePool.autoscaling.up.waitingPerReplica":               scaling,
-	"InferencePool.autoscaling.schedules.[].name":                  scaling,
-	"InferencePool.drain.nodeNotReadySeconds":                      controller,
-	"InferencePool.drain.onCordon":                                 controller,
-	"InferencePool.engine.tls.verification":                        "internal/config",
-	"InferencePool.paused":                                         controller,
-	"InferencePool.picker.fleetRef.name":                           controller,
-	"InferencePool.placement.islands.[].hourlyPrice":               controller,
-	"InferencePool.placement.islands.[].maxReplicas":               controller,
-	"InferencePool.placement.islands.[].minReplicas":               controller,
-	"InferencePool.placement.islands.[].provisionTimeoutSeconds":   controller,
-	"InferencePool.replicas":                                       controller,
-	"InferencePool.rollout.maxSurge":                               controller,
-	"InferencePool.rollout.progressDeadlineSeconds":                controller,
-	"InferencePool.rollout.revisionHistoryLimit":                   controller,
-	"InferencePool.rollout.type":                                   controller,
-	"InferencePool.warmUp.maxSeconds":                              controller,
-	"InferencePool.warmUp.maxTokens":                               controller,
+	"InferencePool.adoption.scaleTargetRef.apiVersion":                      controller,
+	"InferencePool.adoption.scaleTargetRef.kind":                            controller,
+	"InferencePool.adoption.scaleTargetRef.name":                            controller,
+	"InferencePool.autoscaling.down.maxStep":                                scaling,
+	"InferencePool.autoscaling.down.stabilizationSeconds":                   scaling,
+	"InferencePool.autoscaling.down.utilizationFloorPercent":                scaling,
+	"InferencePool.autoscaling.down.waitingPerReplica":                      scaling,
+	"InferencePool.autoscaling.down.zeroAfterSeconds":                       scaling,
+	"InferencePool.autoscaling.maxReplicas":                                 scaling,
+	"InferencePool.autoscaling.mode":                                        controller,
+	"InferencePool.autoscaling.schedules.[].durationSeconds":                scaling,
+	"InferencePool.autoscaling.schedules.[].minReplicas":                    scaling,
+	"InferencePool.autoscaling.schedules.[].start":                          scaling,
+	"InferencePool.autoscaling.schedules.[].timeZone":                       scaling,
+	"InferencePool.autoscaling.up.hitRatioFloorPercent":                     scaling,
+	"InferencePool.autoscaling.up.maxStep":                                  scaling,
+	"InferencePool.autoscaling.up.stabilizationSeconds":                     scaling,
+	"InferencePool.autoscaling.up.timeToFirstTokenP99Milliseconds":          scaling,
+	"InferencePool.autoscaling.up.waitingPerReplica":                        scaling,
+	"InferencePool.autoscaling.schedules.[].name":                           scaling,
+	"InferencePool.drain.nodeNotReadySeconds":                               controller,
+	"InferencePool.drain.onCordon":                                          controller,
+	"InferencePool.engine.tls.verification":                                 "internal/config",
+	"InferencePool.paused":                                                  controller,
+	"InferencePool.picker.fleetRef.name":                                    controller,
+	"InferencePool.placement.islands.[].hourlyPrice":                        controller,
+	"InferencePool.placement.islands.[].maxReplicas":                        controller,
+	"InferencePool.placement.islands.[].minReplicas":                        controller,
+	"InferencePool.placement.islands.[].provisionTimeoutSeconds":            controller,
+	"InferencePool.replicas":                                                controller,
+	"InferencePool.roles.[].autoscaling.down.maxStep":                       scaling,
+	"InferencePool.roles.[].autoscaling.down.stabilizationSeconds":          scaling,
+	"InferencePool.roles.[].autoscaling.down.utilizationFloorPercent":       scaling,
+	"InferencePool.roles.[].autoscaling.down.waitingPerReplica":             scaling,
+	"InferencePool.roles.[].autoscaling.down.zeroAfterSeconds":              scaling,
+	"InferencePool.roles.[].autoscaling.maxReplicas":                        scaling,
+	"InferencePool.roles.[].autoscaling.mode":                               controller,
+	"InferencePool.roles.[].autoscaling.schedules.[].durationSeconds":       scaling,
+	"InferencePool.roles.[].autoscaling.schedules.[].minReplicas":           scaling,
+	"InferencePool.roles.[].autoscaling.schedules.[].start":                 scaling,
+	"InferencePool.roles.[].autoscaling.schedules.[].timeZone":              scaling,
+	"InferencePool.roles.[].autoscaling.up.hitRatioFloorPercent":            scaling,
+	"InferencePool.roles.[].autoscaling.up.maxStep":                         scaling,
+	"InferencePool.roles.[].autoscaling.up.stabilizationSeconds":            scaling,
+	"InferencePool.roles.[].autoscaling.up.timeToFirstTokenP99Milliseconds": scaling,
+	"InferencePool.roles.[].autoscaling.up.waitingPerReplica":               scaling,
+	"InferencePool.roles.[].autoscaling.schedules.[].name":                  scaling,
+	"InferencePool.roles.[].autoscaling.minReplicas":                        scaling,
+	"InferencePool.roles.[].replicas":                                       controller,
+	"InferencePool.rollout.maxSurge":                                        controller,
+	"InferencePool.rollout.progressDeadlineSeconds":                         controller,
+	"InferencePool.rollout.revisionHistoryLimit":                            controller,
+	"InferencePool.rollout.type":                                            controller,
+	"InferencePool.warmUp.maxSeconds":                                       controller,
+	"InferencePool.warmUp.maxTokens":                                        controller,
 }
 
 const (

@@ -45,6 +45,9 @@ func effects(t *testing.T, pool *v1alpha1.InferencePool, policy *v1alpha1.Routin
 	if pool.Spec.Template != nil {
 		shape, options := podtemplate.ShapeOf(pool), podtemplate.For(pool)
 		options.Name, options.Revision, options.ReporterImage, options.Provisioning = "p-0", "r", "reporter", true
+		if len(pool.Spec.Roles) > 0 {
+			options.Role = pool.Spec.Roles[0].Name
+		}
 		if p := pool.Spec.Placement; p != nil && len(p.Islands) > 0 {
 			options.Island = &p.Islands[0]
 		}

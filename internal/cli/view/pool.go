@@ -34,6 +34,8 @@ type Pool struct {
 	Fleet string `json:"fleet,omitempty"`
 	// Rollout is the reason of the condition UpToDate, empty without an operator.
 	Rollout string `json:"rollout,omitempty"`
+	// Roles of a pool with roles, with those that go; absent for others.
+	Roles []Role `json:"roles,omitempty"`
 	// Live is absent where no picker could be asked.
 	Live *Live `json:"live,omitempty"`
 	// Problems describe in sentences what is wrong.
@@ -95,6 +97,7 @@ type Pod struct {
 	Age      string     `json:"age,omitempty"`
 	Node     string     `json:"node,omitempty"`
 	Island   string     `json:"island,omitempty"`
+	Role     string     `json:"role,omitempty"`
 	Revision string     `json:"revision,omitempty"`
 	Deadline *time.Time `json:"deadline,omitempty"`
 	Live     *LivePod   `json:"live,omitempty"`
@@ -136,6 +139,7 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 	out := &Pool{
 		Namespace: pool.Namespace, Name: pool.Name, Model: string(pool.Spec.Model.Name), Status: "Unknown", Desired: s.DesiredReplicas,
 		Pods: len(pods), Policy: s.RoutingPolicy.Name, Fleet: s.Picker.FleetName, Problems: []Problem{}, Members: []Pod{},
+		Roles: rolesOf(s),
 	}
 	if c := status.Ready.In(s.Conditions); c != nil {
 		out.Status = c.Reason
@@ -168,12 +172,6 @@ func OfCluster(pool *v1alpha1.InferencePool, pods []corev1.Pod, now time.Time) *
 	return out
 }
 
-// needsNoAction reports whether a condition is unknown because its subject is absent, or until more requests have been answered.
-func needsNoAction(c *metav1.Condition) bool {
-	return status.Absent(c) || c.Status == metav1.ConditionUnknown &&
-		(c.Reason == status.ReasonTooFewReplies || c.Reason == status.ReasonNoModelList)
-}
-
 func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSummary, now time.Time) Pod {
 	p := Pod{Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[v1alpha1.LabelRevision],
 		Age: duration.HumanDuration(now.Sub(pod.CreationTimestamp.Time))}
@@ -181,7 +179,7 @@ func podOf(pool *v1alpha1.InferencePool, pod *corev1.Pod, said *v1alpha1.PodSumm
 	if at := pool.Spec.Placement; at != nil && at.IslandLabel != "" {
 		label = at.IslandLabel
 	}
-	p.Island = pod.Labels[label]
+	p.Island, p.Role = pod.Labels[label], pod.Labels[v1alpha1.LabelRole]
 	p.Stage = string(stage(pod))
 	// The operator knows more, and reports it for pods that do not simply serve. Its reports from before a mark was set or
 	// lifted do not count.

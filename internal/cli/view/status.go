@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/cli/console"
 	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
@@ -60,6 +62,7 @@ func (s *Statuses) lines(c *console.Console, wide bool) []string {
 		} else {
 			lines = append(lines, "  no pods")
 		}
+		lines = append(lines, p.roles()...)
 		lines = append(lines, p.Live.steps()...)
 		for _, b := range p.Problems {
 			lines = append(lines, "  "+c.Paint(console.Warn, "! ")+b.Line())
@@ -170,10 +173,11 @@ func (p *Pool) more() []console.Cell {
 // members are the pods of a pool; columns that no pod fills are left out, except in a wide table.
 func members(p *Pool, wide bool) *console.Grid {
 	g := &console.Grid{Header: []string{"POD", "STAGE", "WHY"}}
-	islands, live, ages, revisions := false, p.Live != nil, false, map[string]bool{}
+	islands, roles, live, ages, revisions := false, false, p.Live != nil, false, map[string]bool{}
 	for i := range p.Members {
 		m := &p.Members[i]
 		islands, ages, revisions[m.Revision] = islands || m.Island != "", ages || m.Age != "", true
+		roles = roles || m.Role != ""
 	}
 	manyRevisions := len(revisions) > 1 || wide
 	islands, ages = islands || wide, ages || wide
@@ -182,6 +186,7 @@ func members(p *Pool, wide bool) *console.Grid {
 			g.Header = append(g.Header, names...)
 		}
 	}
+	add(roles, "ROLE")
 	add(manyRevisions, "REVISION")
 	add(islands, "ISLAND")
 	add(ages, "AGE", "NODE")
@@ -197,6 +202,9 @@ func members(p *Pool, wide bool) *console.Grid {
 			why = short(why)
 		}
 		row := []console.Cell{console.Text(m.Name), {Text: m.Stage, Tone: tone(m.Stage)}, console.Text(dash(why))}
+		if roles {
+			row = append(row, console.Text(dash(m.Role)))
+		}
 		if manyRevisions {
 			row = append(row, console.Text(dash(m.Revision)))
 		}
@@ -298,4 +306,10 @@ func tone(word string) console.Tone {
 		return console.Plain
 	}
 	return console.Warn
+}
+
+// needsNoAction reports whether a condition is unknown because its subject is absent, or until more requests have been answered.
+func needsNoAction(c *metav1.Condition) bool {
+	return status.Absent(c) || c.Status == metav1.ConditionUnknown &&
+		(c.Reason == status.ReasonTooFewReplies || c.Reason == status.ReasonNoModelList)
 }

@@ -129,6 +129,20 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestStatusOfRoles: a pool changes from one kind of pods to two roles.
+func TestStatusOfRoles(t *testing.T) {
+	pool, pods := chat()
+	n := ptr.To[int32]
+	pool.Status.Roles = []v1alpha1.RoleStatus{
+		{Name: v1alpha1.RolePrefill, DesiredReplicas: n(1), Replicas: n(1), ReadyReplicas: n(0), UpdatedReplicas: n(1)},
+		{Name: v1alpha1.RoleDecode, DesiredReplicas: n(3), Replicas: n(1), ReadyReplicas: n(1), UpdatedReplicas: n(1)},
+		{Name: v1alpha1.RoleBoth, DesiredReplicas: n(2), Replicas: n(1), ReadyReplicas: n(1), UpdatedReplicas: n(0)},
+	}
+	pods[2].Labels[v1alpha1.LabelRole] = "prefill"
+	s := &Statuses{Pools: []*Pool{OfCluster(pool, pods, noon)}}
+	printed(t, "roles", s, s.Lines)
+}
+
 // TestCachesOfReplicasAreAddedUp, and so are hook steps; a pool without them has no line for them.
 func TestCachesOfReplicasAreAddedUp(t *testing.T) {
 	one, two := replica("a", 10), replica("b", 30)

@@ -19,7 +19,7 @@ type Adopted struct {
 func Adopt(in *Adopted) (Result, int) {
 	in.Pods = slices.Clone(in.Pods)
 	slices.SortFunc(in.Pods, func(a, b Pod) int { return compareNames(&a, &b) })
-	r := &plan{Input: in.Input, islands: map[string]int{}, slots: map[int]bool{}}
+	r := newPlan(&in.Input)
 	owner := in.Owner
 	r.followNodes()
 	if in.Scalable {
@@ -27,7 +27,7 @@ func Adopt(in *Adopted) (Result, int) {
 	}
 	r.show()
 	r.summarise()
-	return r.out, owner
+	return *r.out, owner
 }
 
 func (r *plan) adopt(in *Adopted) int {

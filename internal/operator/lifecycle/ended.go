@@ -48,6 +48,7 @@ func (r *plan) settleEnded() {
 		counts := p.Revision == r.nextRevision() // another template is another chance
 		switch {
 		case counts && r.Now.Before(again):
+			r.backoff++
 			r.out.Backoff++
 			r.wake(again)
 			if again.After(r.out.Retry) {

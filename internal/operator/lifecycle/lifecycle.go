@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
 // Limits and pauses.
@@ -34,6 +36,9 @@ type Pool struct {
 	Name string
 	// Size is the wanted number of serving pods.
 	Size int
+	// Roles are the parts of a pool whose pods have different roles. Each has its own size, surge and missing pods; those of the
+	// pool are not used then.
+	Roles []Role
 	// Revision is the hash of the newest template.
 	Revision string
 	// Current is the hash of the template that served before; empty when there was none or it cannot be made again.
@@ -111,7 +116,7 @@ const (
 	Show
 )
 
-// Action is one thing to do. All but Create name a pod by UID.
+// Action is one thing to do. All but Create name a pod by UID. Role is for Create.
 type Action struct {
 	Kind     Kind
 	UID      string
@@ -119,6 +124,7 @@ type Action struct {
 	Slot     int
 	Revision string
 	Island   string
+	Role     endpoint.Role
 	Mark     Mark
 	Shown    Shown
 	// Ends and Moves are for Create: how many pods in a row have ended, and have been replaced because of their nodes.
@@ -184,10 +190,12 @@ type Result struct {
 	Wake time.Time
 }
 
-// plan is the plan of one pool being made. Pods move from one list to another as it goes.
+// plan is the plan of one pool being made, or of one of its roles. Pods move from one list to another as it goes.
 type plan struct {
 	Input
-	out Result
+	out *Result // all roles of a pool have one
+
+	role *Role // nil in a pool without roles
 
 	fresh    []*Pod // as they should be
 	outdated []*Pod // to be replaced
@@ -196,6 +204,7 @@ type plan struct {
 	leaving  []*Pod // draining ones that keep their place in a rollout
 	lost     []*Pod // not ready on nodes that are not ready: to be replaced, whatever the surge
 	ended    []*Pod
+	backoff  int // places that stay empty because of pods that ended
 	series   int // the longest series of ends
 	moves    int // the longest series of moves
 	islands  map[string]int
@@ -206,20 +215,28 @@ type plan struct {
 func Make(in Input) Result {
 	in.Pods = slices.Clone(in.Pods)
 	slices.SortFunc(in.Pods, func(a, b Pod) int { return compareNames(&a, &b) })
-	r := &plan{Input: in, islands: map[string]int{}, slots: map[int]bool{}}
+	r := newPlan(&in)
 	r.out.Progress = r.progress()
 	r.settleMoves()
-	r.sort()
-	r.settleEnded()
-	r.cancel()
-	r.replace()
-	r.shrink()
-	r.create()
-	r.drain()
+	if len(in.Pool.Roles) > 0 {
+		r.makeRoles()
+	} else {
+		r.sort()
+		r.settleEnded()
+		r.cancel()
+		r.replace()
+		r.shrink()
+		r.create()
+		r.drain()
+	}
 	r.show()
 	r.out.Current = r.current()
 	r.summarise()
-	return r.out
+	return *r.out
+}
+
+func newPlan(in *Input) *plan {
+	return &plan{Input: *in, out: &Result{}, islands: map[string]int{}, slots: map[int]bool{}}
 }
 
 func compareNames(a, b *Pod) int {
@@ -319,60 +336,6 @@ func (r *plan) cancel() {
 	}
 }
 
-// replace removes outdated pods as far as those that serve allow.
-func (r *plan) replace() {
-	slices.SortFunc(r.outdated, r.compare)
-	var stay []*Pod
-	for _, p := range r.outdated {
-		switch {
-		case p.Node == NodeDies:
-			r.remove(p, DrainNode, CauseNodeDies, "its node goes away now")
-		case p.hopeless():
-			r.remove(p, r.reason(p), CauseReplaced, "it does not serve")
-		case p.lost():
-			r.lost = append(r.lost, p)
-		default:
-			stay = append(stay, p)
-		}
-	}
-	// Outdated pods count as serving, new pods only if they serve. So no further pod is removed because some are not ready
-	// for a moment. Pods that do not serve are removed first, so that enough serving pods are left. Engines that serve without
-	// their reporters stop a rollout, but no move away from a node, which would end with them.
-	serving := 0
-	for _, p := range r.fresh {
-		alone := p.Serves && p.Mark.Reason == "" && r.out.Progress == UpToDate
-		if p.serving() || alone || r.unmarked(p) {
-			serving++
-		}
-	}
-	r.giveUp(r.Pool.Size - serving - len(stay))
-	allowed := len(stay) + serving - max(0, r.Pool.Size-r.Pool.Unavailable)
-	r.outdated = nil
-	for _, p := range stay {
-		reason, cause := r.reason(p), CauseReplaced
-		if len(r.fresh)+len(stay) > r.Pool.Size+r.Pool.Surge {
-			reason, cause = DrainScaleDown, CauseSurplus
-		}
-		if allowed <= 0 {
-			r.outdated = append(r.outdated, p)
-			continue
-		}
-		allowed--
-		r.remove(p, reason, cause, r.why(p))
-	}
-}
-
-// giveUp removes lost pods, except keep of them: those without a replacement that serves, which can serve again if their node comes back.
-func (r *plan) giveUp(keep int) {
-	for i, p := range r.lost {
-		if i < len(r.lost)-max(0, keep) {
-			r.remove(p, DrainNode, CauseReplaced, r.why(p))
-		} else {
-			r.islands[p.Island]-- // its replacement can take its room
-		}
-	}
-}
-
 // unmarked reports whether this plan takes the pod's mark away.
 func (r *plan) unmarked(p *Pod) bool {
 	return slices.ContainsFunc(r.out.Actions, func(a Action) bool { return a.Kind == Unmark && a.UID == p.UID })
@@ -425,29 +388,48 @@ func (r *plan) remove(p *Pod, reason, cause, why string) {
 
 // create fills slots, the lowest first.
 func (r *plan) create() {
-	exist := len(r.fresh) + len(r.outdated) + len(r.failing) + len(r.leaving)
-	missing := min(r.Pool.Size-len(r.fresh), r.Pool.Size+r.Pool.Surge-exist) - r.out.Backoff
-	revision := r.nextRevision()
-	slot := 0
-	for ; missing > 0; missing-- {
-		island, ok := "", true
-		if r.Place != nil {
-			island, ok = r.Place(r.islands)
-		}
-		if !ok {
-			r.out.NoRoom = true
+	for missing := r.missing(); missing > 0; missing-- {
+		if !r.createOne() {
 			return
 		}
-		for r.slots[slot] {
-			slot++
-		}
-		r.slots[slot] = true
-		r.islands[island]++
-		r.add(Action{
-			Kind: Create, Name: PodName(r.Pool.Name, revision, slot), Slot: slot, Revision: revision, Island: island,
-			Ends: r.series, Moves: r.moves, Cause: CauseMissing, Why: fmt.Sprintf("%d wanted", r.Pool.Size),
-		})
 	}
+}
+
+// missing is how many pods to create.
+func (r *plan) missing() int {
+	return min(r.Pool.Size-len(r.fresh), r.Pool.Size+r.Pool.Surge-r.exist()) - r.backoff
+}
+
+// exist counts the pods that take a place.
+func (r *plan) exist() int {
+	return len(r.fresh) + len(r.outdated) + len(r.failing) + len(r.leaving)
+}
+
+// createOne creates a pod, and reports whether there was room for it.
+func (r *plan) createOne() bool {
+	island, ok := "", true
+	if r.Place != nil {
+		island, ok = r.Place(r.islands)
+	}
+	if !ok {
+		r.out.NoRoom = true
+		return false
+	}
+	slot, revision := 0, r.nextRevision()
+	for r.slots[slot] {
+		slot++
+	}
+	r.slots[slot] = true
+	r.islands[island]++
+	a := Action{
+		Kind: Create, Name: PodName(r.Pool.Name, revision, slot), Slot: slot, Revision: revision, Island: island,
+		Ends: r.series, Moves: r.moves, Cause: CauseMissing, Why: fmt.Sprintf("%d wanted", r.Pool.Size),
+	}
+	if r.role != nil {
+		a.Role = r.role.Of
+	}
+	r.add(a)
+	return true
 }
 
 // nextRevision is the revision of the next pod.

@@ -1,6 +1,10 @@
 package lifecycle
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
 
 // Reading is what an engine said of itself.
 type Reading struct {
@@ -34,6 +38,8 @@ type Pod struct {
 	Revision string
 	Island   string
 	Created  time.Time
+	// Role is what the engine does of a request; Both in a pool without roles.
+	Role endpoint.Role
 	// Assigned to a node.
 	Assigned bool
 	// Running is whether its engine's process might be there and hold requests.

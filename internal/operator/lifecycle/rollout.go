@@ -1,6 +1,10 @@
 package lifecycle
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
 
 // progress returns how far the rollout is. A rollout stops when a new pod is not ready and there was no progress for the
 // deadline, or when new pods end over and over; it continues by itself when such a pod becomes ready after all, or was
@@ -61,7 +65,7 @@ func (r *plan) current() string {
 	if r.Pool.Current == r.Pool.Revision {
 		return r.Pool.Current
 	}
-	newest, other := 0, ""
+	newest, other := map[endpoint.Role]int{}, ""
 	for i := range r.Pods {
 		p := &r.Pods[i]
 		switch {
@@ -69,14 +73,28 @@ func (r *plan) current() string {
 		case p.Revision != r.Pool.Revision:
 			other = p.Revision
 		case p.serving():
-			newest++
+			newest[p.Role]++
 		}
 	}
 	switch {
-	case other == "" && (r.Pool.Current == "" || newest >= r.Pool.Size && (newest > 0 || !r.holds())):
+	case other == "" && (r.Pool.Current == "" || r.suffice(newest) && (len(newest) > 0 || !r.holds())):
 		return r.Pool.Revision
 	case r.Pool.Current == "":
 		return other
 	}
 	return r.Pool.Current
+}
+
+// suffice reports whether so many serving pods of each role are the size of the pool.
+func (r *plan) suffice(pods map[endpoint.Role]int) bool {
+	all := 0
+	for _, n := range pods {
+		all += n
+	}
+	for i := range r.Pool.Roles {
+		if role := &r.Pool.Roles[i]; !role.Goes && pods[role.Of] < role.Size {
+			return false
+		}
+	}
+	return len(r.Pool.Roles) > 0 || all >= r.Pool.Size
 }

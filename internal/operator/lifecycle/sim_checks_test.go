@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -18,12 +19,12 @@ func (s *sim) do(v view, a Action) bool {
 		s.uid++
 		p := &simPod{Pod: Pod{
 			UID: fmt.Sprintf("u%04d", s.uid), Name: a.Name, Slot: a.Slot, Revision: a.Revision, Island: a.Island, Created: s.now,
-			WarmGate: v.pool.WarmUp > 0, Ends: a.Ends, Moves: a.Moves,
-		}, bad: a.Revision == "bad", next: s.now.Add(s.between(time.Second, 10*time.Second))}
+			WarmGate: v.pool.WarmUp > 0, Ends: a.Ends, Moves: a.Moves, Role: a.Role,
+		}, bad: strings.HasPrefix(a.Revision, "bad"), next: s.now.Add(s.between(time.Second, 10*time.Second))}
 		s.pods[p.UID] = p
 		s.touch(p)
 		s.say("create %s on %s", a.Name, a.Island)
-		s.checkSurge(v.pool)
+		s.checkSurge(v.pool, p)
 		return true
 	}
 	if a.Kind == WarmUp {
@@ -66,6 +67,10 @@ func (s *sim) checkFloor(pool Pool, p *simPod, a Action) {
 	if !p.Ready || a.Cause == CauseNodeDies || s.now.Sub(s.unplan) <= 2*simLag {
 		return
 	}
+	if s.roles != nil {
+		s.roles.checkFloor(s, p)
+		return
+	}
 	n := 0
 	for _, q := range s.pods {
 		if q.serving() {
@@ -78,16 +83,23 @@ func (s *sim) checkFloor(pool Pool, p *simPod, a Action) {
 }
 
 // checkSurge checks that there are not more pods than allowed. Pods that are being deleted for good do not count.
-func (s *sim) checkSurge(pool Pool) {
+func (s *sim) checkSurge(pool Pool, made *simPod) {
 	if s.now.Sub(s.unplan) <= 2*simLag {
 		return
 	}
-	n := 0
+	n, ofRole := 0, 0
 	for _, p := range s.pods {
 		lost := p.Assigned && s.nodes[p.node] == NodeUnready && !p.Ready // takes no place
 		if !lost && !p.Deleting && !p.Finished && (!p.draining() || p.Mark.Reason == DrainRollout) {
 			n++
+			if p.Role == made.Role {
+				ofRole++
+			}
 		}
+	}
+	if s.roles != nil {
+		s.roles.checkSurge(s, made, n, ofRole)
+		return
 	}
 	if n > pool.Size+pool.Surge {
 		s.fail("%d pods exist, size %d, surge %d", n, pool.Size, pool.Surge)

@@ -65,6 +65,7 @@ type sim struct {
 	quiet    bool
 	kinds    map[kind]int
 	decision int
+	roles    *simRoles // nil in a pool without roles
 }
 
 // kind of an action, and its cause.
@@ -240,7 +241,13 @@ func (s *sim) disturb() {
 		s.unplan = s.now
 		s.say(what, args...)
 	}
-	switch s.rng.IntN(12) {
+	what := s.rng.IntN(12)
+	if s.roles != nil && what <= 3 {
+		s.changeRoles()
+		s.save()
+		return
+	}
+	switch what {
 	case 0:
 		s.pool.Size = s.rng.IntN(7)
 		unplanned("edit: size %d", s.pool.Size)
@@ -353,7 +360,9 @@ func (s *sim) reconcile(exact bool) {
 		p.WarmedUp = ok && !s.now.Before(end)
 		in.Pods = append(in.Pods, p)
 	}
+	s.roles.ask(&in)
 	out := Make(in)
+	s.roles.note(&in, &out)
 	s.decision++
 	s.wake = out.Wake
 	if s.pool.Current != out.Current { // status
@@ -389,10 +398,14 @@ func (s *sim) step() {
 // settle ends all disturbances and waits for the desired state.
 func (s *sim) settle() {
 	s.quiet = true
-	if s.pool.Revision == "bad" {
-		s.pool.Revision = "r3"
+	if kind, bad := strings.CutPrefix(s.pool.Revision, "bad"); bad {
+		s.pool.Revision = "r3" + kind
 	}
-	if s.pool.Current == "bad" { // what is lost would be made of it again
+	if s.roles != nil {
+		s.roles.revise(s)
+		s.pool.Paused, s.pool.OnDelete = false, false // roles that go stay with these
+	}
+	if strings.HasPrefix(s.pool.Current, "bad") { // what is lost would be made of it again
 		s.pool.Paused = false
 	}
 	s.nodes, s.unplan = [simNodes]Node{}, s.now
@@ -429,6 +442,7 @@ func (s *sim) settle() {
 	for _, p := range s.history[s.seen].pods {
 		in.Pods = append(in.Pods, p)
 	}
+	s.roles.ask(&in)
 	if out := Make(in); len(out.Actions) > 0 {
 		s.fail("a steady pool is changed: %+v", out.Actions)
 	}
@@ -447,6 +461,9 @@ func (s *sim) settled() string {
 			return p.Name + " shares its slot"
 		}
 		slots[p.Slot] = true
+	}
+	if s.roles != nil {
+		return s.roles.settled(s)
 	}
 	if len(s.pods) != s.pool.Size {
 		return fmt.Sprintf("%d pods", len(s.pods))

@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"cmp"
 	"slices"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
 // Stage of a pod's life.
@@ -28,7 +30,12 @@ type Counts struct {
 	Total, Staying, Ready, Updated, Draining, Synced, Degraded int
 	// Islands by name.
 	Islands map[string]IslandCounts
+	// Roles of the pods, in a pool with roles.
+	Roles map[endpoint.Role]RoleCounts
 }
+
+// RoleCounts are Counts of the pods of one role.
+type RoleCounts struct{ Total, Staying, Ready, Updated int }
 
 // IslandCounts are the pods of one island that do not drain: all, those that serve, those without a node.
 type IslandCounts struct{ Total, Ready, Pending int }
@@ -63,12 +70,17 @@ func (r *plan) stage(p *Pod) Stage {
 func (r *plan) summarise() {
 	c := &r.out.Counts
 	c.Islands = map[string]IslandCounts{}
+	if len(r.Pool.Roles) > 0 {
+		c.Roles = map[endpoint.Role]RoleCounts{}
+	}
 	for i := range r.Pods {
 		p := &r.Pods[i]
 		if p.Finished {
 			continue
 		}
 		c.Total++
+		role := c.Roles[p.Role]
+		role.Total++
 		if p.Synced {
 			c.Synced++
 		}
@@ -81,12 +93,18 @@ func (r *plan) summarise() {
 		case p.Deleting:
 		default:
 			c.Staying++
+			role.Staying++
 			if p.Revision == r.Pool.Revision {
 				c.Updated++
+				role.Updated++
 			}
 		}
 		if p.serving() {
 			c.Ready++
+			role.Ready++
+		}
+		if c.Roles != nil {
+			c.Roles[p.Role] = role
 		}
 		if !p.draining() && !p.Deleting {
 			n := c.Islands[p.Island]

@@ -22,6 +22,7 @@ const (
 	FlagShutdown = "--shutdown-timeout"
 	FlagScaleOut = "--enable-scale-out"
 	FlagHost     = "--host"
+	FlagTransfer = "--kv-transfer-config"
 )
 
 // keepAlives are the variables that set for how many seconds engines keep idle connections, by type of engine.
@@ -113,6 +114,9 @@ func (w *work) wanted() []setting {
 	}
 	if !vllm {
 		return out
+	}
+	if w.transfers {
+		out = append(out, setting{name: FlagTransfer, value: `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`, since: withEvents})
 	}
 	if w.options.IPv6 {
 		// vLLM binds addresses of IPv4 alone if it is given none. This one is all addresses of both families.

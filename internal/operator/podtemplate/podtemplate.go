@@ -43,8 +43,9 @@ const (
 	GraceFor = "terminationGracePeriodSeconds"
 	Gate     = "readinessGate"
 	Shm      = "shm"
-	// IslandArgs is followed by the island's name.
+	// IslandArgs is followed by the island's name, RoleArgs by that of the role.
 	IslandArgs = "extraArgs of island "
+	RoleArgs   = "extraArgs of role "
 )
 
 // Options are what shapes a pod beyond its revision.
@@ -54,6 +55,8 @@ type Options struct {
 	// Name of the pod, its revision, and its slot.
 	Name, Revision string
 	Slot           int
+	// Role is one of the shape's roles; empty for a shape without roles.
+	Role v1alpha1.RoleName
 	// IslandLabel is the label that names the island; empty takes the default. Island is where the pod goes, nil where
 	// the pool names none.
 	IslandLabel string
@@ -121,9 +124,11 @@ func Pod(shape *Shape, o *Options) (*corev1.Pod, []Skipped, error) {
 	}
 	w := &work{pod: pod, engine: engine, wiring: &shape.Wiring, options: o}
 	w.island()
+	w.role(shape.role(o.Role))
 	w.reporter()
 	w.flags()
 	w.keepAlive()
+	w.sideChannel()
 	w.probes()
 	w.sharedMemory()
 	w.preStop()
@@ -140,8 +145,9 @@ type work struct {
 	wiring  *Wiring
 	options *Options
 
-	done    []string
-	skipped []Skipped
+	transfers bool // the engine hands prompts over, or takes them
+	done      []string
+	skipped   []Skipped
 }
 
 func (w *work) skip(container, what, why string) {
@@ -199,12 +205,30 @@ func (w *work) island() {
 		if e.Resources != nil {
 			w.engine.Resources = *e.Resources.DeepCopy()
 		}
-		if why := closed(w.engine); why != "" && len(e.ExtraArgs) > 0 {
-			w.skip(w.engine.Name, IslandArgs+island.Name, why)
-		} else {
-			w.engine.Args = append(w.engine.Args, e.ExtraArgs...)
-		}
+		w.extraArgs(IslandArgs+island.Name, e.ExtraArgs)
 	}
+}
+
+// extraArgs appends arguments to those of the engine.
+func (w *work) extraArgs(what string, args []string) {
+	if why := closed(w.engine); why != "" && len(args) > 0 {
+		w.skip(w.engine.Name, what, why)
+		return
+	}
+	w.engine.Args = append(w.engine.Args, args...)
+}
+
+// role gives the pod its role, nil for none, and what the engine of the role has of its own.
+func (w *work) role(role *ShapeRole) {
+	if role == nil {
+		return
+	}
+	w.transfers = true
+	metav1.SetMetaDataLabel(&w.pod.ObjectMeta, v1alpha1.LabelRole, RoleOf(role.Name).String())
+	if role.Resources != nil {
+		w.engine.Resources = *role.Resources.DeepCopy()
+	}
+	w.extraArgs(RoleArgs+string(role.Name), role.ExtraArgs)
 }
 
 // preStop makes the end of the engine wait until it is idle.

@@ -77,7 +77,13 @@ func TestGolden(t *testing.T) {
 		},
 		"a model found on a volume":      func(_ *Shape, o *Options) { o.FindModel = true },
 		"a model found in a hub's cache": func(_ *Shape, o *Options) { o.FindModel = true },
-		"sglang":                         func(s *Shape, _ *Options) { s.Wiring.Type = "SGLang" },
+		"a role": func(s *Shape, o *Options) {
+			s.Roles, o.Role = roles(), v1alpha1.RolePrefill
+		},
+		"a role with a connector of the user's": func(s *Shape, o *Options) {
+			s.Roles, o.Role = roles(), v1alpha1.RoleDecode
+		},
+		"sglang": func(s *Shape, _ *Options) { s.Wiring.Type = "SGLang" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join("testdata", strings.NewReplacer(" ", "-", "'", "", ",", "").Replace(name))

@@ -2,9 +2,11 @@ package podtemplate
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -43,6 +45,26 @@ type WiringTLS struct {
 type Shape struct {
 	Template corev1.PodTemplateSpec `json:"template"`
 	Wiring   Wiring                 `json:"wiring"`
+	// Roles of the pods, by name. They have one revision, because engines of different ones hand nothing over. Empty for pods
+	// without roles.
+	Roles []ShapeRole `json:"roles,omitempty"`
+}
+
+// ShapeRole is what differs in the pods of one role. Its size is no part of it.
+type ShapeRole struct {
+	Name      v1alpha1.RoleName            `json:"name"`
+	ExtraArgs []string                     `json:"extraArgs,omitempty"`
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// role returns a role; nil for pods without one.
+func (s *Shape) role(name v1alpha1.RoleName) *ShapeRole {
+	for i := range s.Roles {
+		if s.Roles[i].Name == name {
+			return &s.Roles[i]
+		}
+	}
+	return nil
 }
 
 // ShapeOf is the shape of a pool's pods. It shares the template with the pool.
@@ -60,6 +82,14 @@ func ShapeOf(pool *v1alpha1.InferencePool) Shape {
 	if e.TLS.Verification != "" {
 		s.Wiring.TLS = &WiringTLS{ServerName: e.TLS.ServerName, CASecret: e.TLS.CASecretRef.Name, CAKey: e.TLS.CASecretRef.Key}
 	}
+	for i := range pool.Spec.Roles {
+		role := ShapeRole{Name: pool.Spec.Roles[i].Name}
+		if e := pool.Spec.Roles[i].Engine; e != nil {
+			role.ExtraArgs, role.Resources = e.ExtraArgs, e.Resources
+		}
+		s.Roles = append(s.Roles, role)
+	}
+	slices.SortFunc(s.Roles, func(a, b ShapeRole) int { return cmp.Compare(a.Name, b.Name) })
 	if t := &pool.Spec.Model.Tokenizer; t.Type == v1alpha1.TokenizerFromReporter {
 		s.Wiring.ModelDir = t.Reporter.Path
 	}

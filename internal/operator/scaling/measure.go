@@ -16,8 +16,26 @@ const (
 	halfBusy = 0.5
 )
 
+// Part is the role whose pods a Meter measures.
+type Part uint8
+
+// The parts.
+const (
+	// Whole is all pods of a pool without roles.
+	Whole Part = iota
+	// Prefills is the pods that only prefill: their load is the prefills that were sent to them, and requests wait there for each other.
+	Prefills
+	// Decodes is the pods of a role that decodes: requests that wait in pickers wait for them. Their load is the streams that they hold,
+	// and what they prefill themselves.
+	Decodes
+)
+
 // Meter makes samples of the reports of a pool's pickers. The zero value is ready. It is not safe for concurrent use.
 type Meter struct {
+	// Part is what is measured. Times to first tokens and hits are always those of the entire pool.
+	Part Part
+
+	pods    map[string]float64 // seconds of work of each pod, as seen last
 	last    time.Time
 	totals  operatorfeed.Totals
 	history []reading // oldest first, at most hitWindow long
@@ -41,6 +59,7 @@ func (m *Meter) Sample(now time.Time, view *operatorfeed.View, serving []string)
 	first := m.last.IsZero() || since <= 0
 	m.last, m.totals = now, view.Totals
 	m.remember(now)
+	worked := m.worked(view, serving)
 	if first {
 		return nil
 	}
@@ -49,12 +68,15 @@ func (m *Meter) Sample(now time.Time, view *operatorfeed.View, serving []string)
 		m.perWork = float64(counted.PrefillTokens) / counted.WorkSeconds
 		m.work = counted.WorkSeconds / float64(counted.Requests)
 	}
-	s := &Sample{
-		Serving:     len(serving),
-		Waiting:     float64(view.Totals.Waiting),
-		Backlog:     float64(view.Totals.Waiting) * m.work,
-		HitRatio:    -1,
-		LastRequest: view.Totals.LastRequest,
+	s := &Sample{Serving: len(serving), HitRatio: -1, LastRequest: view.Totals.LastRequest}
+	work := counted.WorkSeconds
+	if m.Part != Whole {
+		work = worked
+	}
+	if m.Part != Prefills {
+		s.Waiting = float64(view.Totals.Waiting)
+		s.Backlog = s.Waiting * m.work
+		work += float64(counted.Refused) * m.work
 	}
 	held, blocks := 0.0, int64(0)
 	for _, uid := range serving {
@@ -62,7 +84,7 @@ func (m *Meter) Sample(now time.Time, view *operatorfeed.View, serving []string)
 		if !ok {
 			continue
 		}
-		s.Waiting += float64(pod.Waiting)
+		s.Waiting += m.waiting(&pod)
 		if m.perWork > 0 {
 			s.Backlog += float64(pod.UncachedTokens) / m.perWork
 		}
@@ -74,7 +96,7 @@ func (m *Meter) Sample(now time.Time, view *operatorfeed.View, serving []string)
 	}
 	// A pod is busy with prefills for a part of the time, and its KV cache and places with decodes: it bears no more than
 	// either.
-	s.Load = max((counted.WorkSeconds+float64(counted.Refused)*m.work)/since, held)
+	s.Load = max(work/since, held)
 	if lately := m.over(ttftWindow); lately.TTFT.Count() >= fewest {
 		s.TTFTP99 = time.Duration(lately.TTFT.Quantile(0.99) * float64(time.Second))
 	}
@@ -86,6 +108,42 @@ func (m *Meter) Sample(now time.Time, view *operatorfeed.View, serving []string)
 		}
 	}
 	return s
+}
+
+// worked is the work that was sent to the pods since the call before. Of a pod that was not known then, nothing counts yet.
+func (m *Meter) worked(view *operatorfeed.View, serving []string) float64 {
+	sum, now := 0.0, make(map[string]float64, len(serving))
+	for uid, before := range m.pods {
+		if _, ok := view.Pod(uid); ok {
+			now[uid] = before
+		}
+	}
+	for _, uid := range serving {
+		pod, ok := view.Pod(uid)
+		if !ok {
+			continue
+		}
+		before, known := m.pods[uid]
+		switch {
+		case !known:
+		case before > pod.WorkSeconds: // a replica of the picker has begun again, or is gone
+			sum += pod.WorkSeconds
+		default:
+			sum += pod.WorkSeconds - before
+		}
+		now[uid] = pod.WorkSeconds
+	}
+	m.pods = now
+	return sum
+}
+
+// waiting is how many requests wait at a pod. One that prefills for others works on one prompt after another, so that all but one of its
+// requests wait, in whatever order its engine reports them.
+func (m *Meter) waiting(pod *operatorfeed.PodState) float64 {
+	if m.Part == Prefills {
+		return float64(max(pod.Waiting, pod.InFlight-1))
+	}
+	return float64(pod.Waiting)
 }
 
 // occupied is the load of a pod by what runs there: the part of its KV cache in use, and where requests wait for a place,

@@ -107,3 +107,46 @@ func TestUnheardPickersSayNothing(t *testing.T) {
 		t.Errorf("%+v from totals of an unknown time", s)
 	}
 }
+
+// TestEachRoleIsMeasuredByItsOwnPods: prefill pods by what was sent to them, decode pods by what they hold and what waits for them.
+func TestEachRoleIsMeasuredByItsOwnPods(t *testing.T) {
+	p := reporting{pods: map[string]operatorfeed.PodState{
+		"p": {WorkSeconds: 1000}, "q": {WorkSeconds: 1000}, "d": {WorkSeconds: 1000}, "e": {WorkSeconds: 1000},
+	}}
+	prefill, decode := Meter{Part: Prefills}, Meter{Part: Decodes}
+	view := p.view(epoch)
+	prefill.Sample(epoch, &view, []string{"p", "q"})
+	decode.Sample(epoch, &view, []string{"d", "e"})
+
+	p.pods = map[string]operatorfeed.PodState{
+		"p": {WorkSeconds: 1009, InFlight: 7, UncachedTokens: 8000},
+		"q": {WorkSeconds: 1006, InFlight: 1},
+		"d": {WorkSeconds: 1001, InFlight: 20, KVUsage: 0.7},
+		"e": {WorkSeconds: 4, InFlight: 30, KVUsage: 0.6}, // its picker has begun again
+	}
+	p.totals = operatorfeed.Totals{Requests: 10, PrefillTokens: 40_000, WorkSeconds: 20, Refused: 5, Waiting: 4}
+	now := epoch.Add(10 * time.Second)
+	view = p.view(now)
+	got := prefill.Sample(now, &view, []string{"p", "q", "new"})
+	want := Sample{Serving: 3, Waiting: 6, Idle: 1, Load: (9 + 6) / 10.0, Backlog: 8000 / 2000.0, HitRatio: -1}
+	if *got != want {
+		t.Errorf("prefill %+v\nwant    %+v", *got, want)
+	}
+	got = decode.Sample(now, &view, []string{"d", "e"})
+	want = Sample{Serving: 2, Waiting: 4, Load: (1 + 4 + 5*2.0) / 10, Backlog: 4 * 2.0, HitRatio: -1}
+	if *got != want {
+		t.Errorf("decode %+v\nwant   %+v", *got, want)
+	}
+
+	p.pods["new"] = operatorfeed.PodState{WorkSeconds: 500} // a replica that reports it for the first time has counted for long
+	for range 2 {
+		now = now.Add(10 * time.Second)
+		view = p.view(now)
+		if got = prefill.Sample(now, &view, []string{"p", "q", "new"}); got.Load != 0 {
+			t.Errorf("load %.1f though nothing was sent", got.Load)
+		}
+		if got = decode.Sample(now, &view, []string{"d", "e"}); math.Abs(got.Load-1.3) > 1e-9 {
+			t.Errorf("load %.2f of decode pods whose caches are used by 1.3", got.Load)
+		}
+	}
+}

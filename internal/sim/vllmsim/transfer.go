@@ -38,6 +38,8 @@ type Transfer struct {
 	Lease time.Duration
 	// Base and Token are the time that a transfer takes, and what each token adds; 0 is the default.
 	Base, Token time.Duration
+	// Host is where other engines ask for blocks, as VLLM_NIXL_SIDE_CHANNEL_HOST says; empty for the address where the engine listens.
+	Host string
 }
 
 // ParseTransfer reads the JSON of vLLM's --kv-transfer-config.
@@ -289,6 +291,9 @@ func (a *answer) handed(views []view) any {
 	n, err := strconv.Atoi(port)
 	if err != nil {
 		return nil
+	}
+	if a.e.cfg.Transfer.Host != "" {
+		host = a.e.cfg.Transfer.Host
 	}
 	release := a.e.cfg.Release
 	out := map[string]any{

@@ -80,6 +80,14 @@ func TestAPromptIsHandedOver(t *testing.T) {
 	eventually(t, "the blocks are free", func() bool { return heldBy(t, p) == 0 && p.Stats().UsedBlocks == 0 })
 }
 
+// TestAnEngineAnnouncesTheAddressThatItIsGiven: it can listen at 0.0.0.0, where others cannot reach it.
+func TestAnEngineAnnouncesTheAddressThatItIsGiven(t *testing.T) {
+	p := start(t, Config{Transfer: Transfer{Enabled: true, Host: "192.0.2.7"}})
+	if params := string(prefilled(t, p, ids(0, 100))); !strings.Contains(params, `"remote_host":"192.0.2.7"`) {
+		t.Errorf("parameters %s", params)
+	}
+}
+
 func TestBlocksThatNoEngineReadsExpire(t *testing.T) {
 	p, d := pair(t, Transfer{Lease: 50 * time.Millisecond}, Transfer{})
 	params := prefilled(t, p, ids(0, 100))

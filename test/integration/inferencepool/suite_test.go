@@ -94,14 +94,17 @@ var _ = BeforeSuite(func() {
 	})
 })
 
-// decided are the sizes of the pools for which the autoscaler has decided one.
+// decided are the sizes of the pools for which the autoscaler has decided one; those of roles by the pool, a blank and the role.
 var decided sizes
 
 type sizes struct{ sync.Map }
 
 // Decision implements inferencepool.Sizer.
-func (s *sizes) Decision(pool types.NamespacedName) (scaling.Decision, bool) {
+func (s *sizes) Decision(pool types.NamespacedName, role v1alpha1.RoleName) (scaling.Decision, bool) {
 	n, ok := s.Load(pool)
+	if role != "" {
+		n, ok = s.Load(pool.String() + " " + string(role))
+	}
 	if !ok {
 		return scaling.Decision{}, false
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/config"
+	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 	"github.com/kvasir-dev/kvasir/internal/operator/scaling"
 	"github.com/kvasir-dev/kvasir/internal/operatorfeed"
 )
@@ -41,7 +43,51 @@ type Loop struct {
 	Changed chan<- event.GenericEvent
 
 	mu    sync.Mutex // guards what follows
-	pools map[types.NamespacedName]*pool
+	pools map[target]*pool
+}
+
+// target is what has a size: a pool, or one of its roles.
+type target struct {
+	types.NamespacedName
+	role v1alpha1.RoleName // empty for a pool without roles
+}
+
+// sized is a target with its configuration, and the size that the status shows; nil for none.
+type sized struct {
+	target
+	autoscaling *v1alpha1.Autoscaling
+	replicas    *int32
+	desired     *int32
+	part        scaling.Part
+}
+
+// targets are what of a pool is scaled.
+func targets(o *v1alpha1.InferencePool) []sized {
+	name := client.ObjectKeyFromObject(o)
+	all := []sized{{
+		target: target{NamespacedName: name}, autoscaling: &o.Spec.Autoscaling, replicas: o.Spec.Replicas, desired: o.Status.DesiredReplicas,
+	}}
+	if len(o.Spec.Roles) > 0 {
+		all = nil
+	}
+	for i := range o.Spec.Roles {
+		role := &o.Spec.Roles[i]
+		one := sized{target: target{name, role.Name}, autoscaling: &role.Autoscaling, replicas: role.Replicas}
+		switch {
+		case len(o.Spec.Roles) == 1: // all pods are of the role
+		case role.Name == v1alpha1.RolePrefill:
+			one.part = scaling.Prefills
+		default:
+			one.part = scaling.Decodes
+		}
+		for k := range o.Status.Roles {
+			if s := &o.Status.Roles[k]; s.Name == role.Name {
+				one.desired = s.DesiredReplicas
+			}
+		}
+		all = append(all, one)
+	}
+	return slices.DeleteFunc(all, func(s sized) bool { return s.autoscaling.MaxReplicas == 0 })
 }
 
 type pool struct {
@@ -71,11 +117,11 @@ func (l *Loop) Start(ctx context.Context) error {
 	}
 }
 
-// Decision for a pool; false before the first one, and for pools that do not scale.
-func (l *Loop) Decision(name types.NamespacedName) (scaling.Decision, bool) {
+// Decision for a pool, or for one of its roles; false before the first one, and for those that do not scale.
+func (l *Loop) Decision(name types.NamespacedName, role v1alpha1.RoleName) (scaling.Decision, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, ok := l.pools[name]
+	p, ok := l.pools[target{name, role}]
 	if !ok {
 		return scaling.Decision{}, false
 	}
@@ -88,18 +134,22 @@ func (l *Loop) Step(ctx context.Context) error {
 	if err := l.Reader.List(ctx, &list); err != nil {
 		return fmt.Errorf("listing pools: %w", err)
 	}
-	seen := map[types.NamespacedName]bool{}
+	seen := map[target]bool{}
 	var errs []error
 	for i := range list.Items {
 		o := &list.Items[i]
-		if o.Spec.Autoscaling.MaxReplicas == 0 || !o.DeletionTimestamp.IsZero() {
+		all := targets(o)
+		if len(all) == 0 || !o.DeletionTimestamp.IsZero() {
 			continue
 		}
-		name := client.ObjectKeyFromObject(o)
-		seen[name] = true
-		changed, err := l.look(ctx, o)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("pool %s: %w", name, err))
+		changed := false
+		for k := range all {
+			seen[all[k].target] = true
+			one, err := l.look(ctx, o, &all[k])
+			if err != nil {
+				errs = append(errs, fmt.Errorf("pool %s: %w", all[k].NamespacedName, err))
+			}
+			changed = changed || one
 		}
 		if changed {
 			select {
@@ -119,30 +169,30 @@ func (l *Loop) Step(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// look decides for one pool, and reports whether the decision has changed.
-func (l *Loop) look(ctx context.Context, o *v1alpha1.InferencePool) (bool, error) {
-	spec, _ := Spec(&o.Spec.Autoscaling) // the pool's conditions name what cannot be read
-	serving, err := l.serving(ctx, o)
+// look decides for one target, and reports whether the decision has changed.
+func (l *Loop) look(ctx context.Context, o *v1alpha1.InferencePool, of *sized) (bool, error) {
+	spec, _ := Spec(of.autoscaling) // the pool's conditions name what cannot be read
+	serving, err := l.serving(ctx, o, of.role)
 	if err != nil {
 		return false, err
 	}
-	name := client.ObjectKeyFromObject(o)
-	view := l.Pickers.View(name)
+	view := l.Pickers.View(of.NamespacedName)
 	now := l.Clock.Now()
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.pools[name]
+	p := l.pools[of.target]
 	if p == nil || p.uid != o.UID {
 		if l.pools == nil {
-			l.pools = map[types.NamespacedName]*pool{}
+			l.pools = map[target]*pool{}
 		}
-		p = &pool{uid: o.UID, decision: scaling.Decision{Size: firstSize(o, len(serving))}}
-		l.pools[name] = p
+		p = &pool{uid: o.UID, decision: scaling.Decision{Size: of.firstSize(len(serving))}}
+		l.pools[of.target] = p
 	}
+	p.meter.Part = of.part
 	size := p.decision.Size
-	if o.Spec.Autoscaling.Mode == v1alpha1.AutoscalingRecommend && o.Spec.Replicas != nil {
-		size = int(*o.Spec.Replicas) // what would be done from where the pool is
+	if of.autoscaling.Mode == v1alpha1.AutoscalingRecommend && of.replicas != nil {
+		size = int(*of.replicas) // what would be done from where the pool is
 	}
 	p.sample = p.meter.Sample(now, &view, serving)
 	before := p.decision
@@ -150,16 +200,17 @@ func (l *Loop) look(ctx context.Context, o *v1alpha1.InferencePool) (bool, error
 	return p.decision != before, nil
 }
 
-// firstSize is where a pool begins that this process has not seen: where it was left, or at what it has.
-func firstSize(o *v1alpha1.InferencePool, serving int) int {
-	if o.Status.DesiredReplicas != nil {
-		return int(*o.Status.DesiredReplicas)
+// firstSize is where a target begins that this process has not seen: where it was left, or at what it has.
+func (s *sized) firstSize(serving int) int {
+	if s.desired != nil {
+		return int(*s.desired)
 	}
-	return max(serving, int(ptr.Deref(o.Spec.Autoscaling.MinReplicas, v1alpha1.DefaultMinReplicas)))
+	return max(serving, int(ptr.Deref(s.autoscaling.MinReplicas, v1alpha1.DefaultMinReplicas)))
 }
 
-// serving are the UIDs of the pool's pods that take requests.
-func (l *Loop) serving(ctx context.Context, o *v1alpha1.InferencePool) ([]string, error) {
+// serving are the UIDs of the pods of a pool, or of one of its roles, that take requests. While a pool changes its roles, the pods without
+// a role are none of theirs.
+func (l *Loop) serving(ctx context.Context, o *v1alpha1.InferencePool, role v1alpha1.RoleName) ([]string, error) {
 	var pods corev1.PodList
 	if err := l.Reader.List(ctx, &pods, client.InNamespace(o.Namespace), client.MatchingLabels(config.PodLabels(o))); err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
@@ -167,7 +218,8 @@ func (l *Loop) serving(ctx context.Context, o *v1alpha1.InferencePool) ([]string
 	var uids []string
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if !config.Leaving(p) && !config.Worker(p) && config.PodServes(p) {
+		of := role == "" || p.Labels[v1alpha1.LabelRole] == podtemplate.RoleOf(role).String()
+		if of && !config.Leaving(p) && !config.Worker(p) && config.PodServes(p) {
 			uids = append(uids, string(p.UID))
 		}
 	}

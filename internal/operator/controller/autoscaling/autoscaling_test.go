@@ -36,6 +36,7 @@ type world struct {
 	clock   *testingclock.FakeClock
 	pool    operatorfeed.Pool
 	totals  operatorfeed.Totals
+	pods    map[string]operatorfeed.PodState
 	silent  bool
 	changed chan event.GenericEvent
 }
@@ -45,7 +46,7 @@ func (w *world) View(types.NamespacedName) operatorfeed.View {
 		return operatorfeed.View{}
 	}
 	now := w.clock.Now()
-	w.pool.Receive(now, operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Totals: w.totals})
+	w.pool.Receive(now, operatorfeed.State{Picker: "a", Incarnation: 1, Ready: true, Totals: w.totals, Pods: w.pods})
 	return w.pool.View(now, []operatorfeed.Expected{{Picker: "a", Ready: true}})
 }
 
@@ -78,7 +79,7 @@ func (w *world) after(t *testing.T, d time.Duration, waiting, load float64) scal
 		}
 		w.clock.Step(Interval)
 	}
-	got, ok := w.Decision(chat)
+	got, ok := w.Decision(chat, "")
 	if !ok {
 		t.Fatal("no decision")
 	}
@@ -135,7 +136,7 @@ func TestOnlyServingPodsCount(t *testing.T) {
 		}),
 		pod("other", func(p *corev1.Pod) { p.Labels[v1alpha1.LabelPool] = "another" }),
 	)
-	got, err := w.serving(t.Context(), scaled(v1alpha1.AutoscalingActive))
+	got, err := w.serving(t.Context(), scaled(v1alpha1.AutoscalingActive), "")
 	if slices.Sort(got); err != nil || !slices.Equal(got, []string{"a", "without its reporter"}) {
 		t.Errorf("serving: %v (%v)", got, err)
 	}
@@ -173,7 +174,7 @@ func TestADeletedPoolIsForgotten(t *testing.T) {
 	if err := w.Step(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := w.Decision(chat); ok || testutil.CollectAndCount(w.Loop) != 0 {
+	if _, ok := w.Decision(chat, ""); ok || testutil.CollectAndCount(w.Loop) != 0 {
 		t.Error("a pool that is gone is still decided about")
 	}
 }
@@ -191,7 +192,7 @@ func TestWhatCannotBeReadChangesNothing(t *testing.T) {
 	if err := w.Step(t.Context()); err == nil {
 		t.Error("no error")
 	}
-	if d, ok := w.Decision(chat); !ok || d != before {
+	if d, ok := w.Decision(chat, ""); !ok || d != before {
 		t.Errorf("%+v, %v; before %+v", d, ok, before)
 	}
 }
@@ -209,7 +210,7 @@ func TestABadScheduleIsNamedAndTheOthersHold(t *testing.T) {
 	if err := w.Step(t.Context()); err != nil {
 		t.Errorf("%v: the pool's condition names the schedule, and the log says nothing each time", err)
 	}
-	if d, _ := w.Decision(chat); d.Size != 4 {
+	if d, _ := w.Decision(chat, ""); d.Size != 4 {
 		t.Errorf("%+v: the other schedule wants 4", d)
 	}
 }
@@ -220,9 +221,61 @@ func TestMetrics(t *testing.T) {
 	want := `
 # HELP kvasir_pool_waiting_requests Requests that wait, at the pickers and in the engines' queues.
 # TYPE kvasir_pool_waiting_requests gauge
-kvasir_pool_waiting_requests{namespace="llm",pool="chat"} 60
+kvasir_pool_waiting_requests{namespace="llm",pool="chat",role=""} 60
 `
 	if err := testutil.CollectAndCompare(w.Loop, strings.NewReader(want), "kvasir_pool_waiting_requests"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestEachRoleScalesByItself: a queue of prefills raises the prefill role, and requests that wait in pickers, or full caches, the decode role.
+func TestEachRoleScalesByItself(t *testing.T) {
+	of := func(name, role string) *corev1.Pod {
+		return pod(name, func(p *corev1.Pod) { p.Labels[v1alpha1.LabelRole] = role })
+	}
+	for name, tc := range map[string]struct {
+		waiting         int64
+		prefill, decode operatorfeed.PodState
+		want            map[v1alpha1.RoleName]int
+	}{
+		"prefills wait": {
+			prefill: operatorfeed.PodState{InFlight: 9, UncachedTokens: 300_000, WorkSeconds: 1}, decode: operatorfeed.PodState{InFlight: 1},
+			want: map[v1alpha1.RoleName]int{v1alpha1.RolePrefill: 4, v1alpha1.RoleDecode: 2},
+		},
+		"requests wait for places": {
+			waiting: 60, prefill: operatorfeed.PodState{InFlight: 1}, decode: operatorfeed.PodState{InFlight: 30, KVUsage: 0.95, Waiting: 9},
+			want: map[v1alpha1.RoleName]int{v1alpha1.RolePrefill: 1, v1alpha1.RoleDecode: 5},
+		},
+		"nothing waits": {
+			prefill: operatorfeed.PodState{InFlight: 1}, decode: operatorfeed.PodState{InFlight: 4, KVUsage: 0.5},
+			want: map[v1alpha1.RoleName]int{v1alpha1.RolePrefill: 1, v1alpha1.RoleDecode: 2},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := scaled(v1alpha1.AutoscalingActive)
+			each := o.Spec.Autoscaling
+			o.Spec.Autoscaling = v1alpha1.Autoscaling{}
+			o.Spec.Roles = []v1alpha1.PoolRole{
+				{Name: v1alpha1.RolePrefill, Autoscaling: each}, {Name: v1alpha1.RoleDecode, Autoscaling: each},
+			}
+			w := newWorld(t, interceptor.Funcs{}, o, of("p", "prefill"), of("d", "decode"), of("e", "decode"), pod("old", nil))
+			w.pods = map[string]operatorfeed.PodState{"p": tc.prefill, "d": tc.decode, "e": tc.decode, "old": {InFlight: 99, Waiting: 99}}
+			for range 3 {
+				w.totals.Waiting, w.totals.LastRequest = tc.waiting, w.clock.Now()
+				w.totals.Requests, w.totals.PrefillTokens, w.totals.WorkSeconds = w.totals.Requests+4, w.totals.PrefillTokens+8000, w.totals.WorkSeconds+4
+				if err := w.Step(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				w.clock.Step(Interval)
+			}
+			for role, want := range tc.want {
+				if d, ok := w.Decision(chat, role); !ok || d.Size != want {
+					t.Errorf("%s: %+v, want %d", role, d, want)
+				}
+			}
+			if d, ok := w.Decision(chat, ""); ok {
+				t.Errorf("the pool itself has a size: %+v", d)
+			}
+		})
 	}
 }

@@ -4,9 +4,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What HPAs and dashboards read: one series for each pool that scales, of what the loop has seen last.
+// What HPAs and dashboards read: one series for each pool or role that scales, of what the loop has seen last. The label role is absent, which
+// is empty for Prometheus, for a pool without roles.
 var (
-	poolLabels  = []string{"namespace", "pool"}
+	poolLabels  = []string{"namespace", "pool", "role"}
 	recommended = prometheus.NewDesc("kvasir_pool_recommended_replicas", "Pods that the pool needs, by its autoscaling.", poolLabels, nil)
 	waiting     = prometheus.NewDesc("kvasir_pool_waiting_requests", "Requests that wait, at the pickers and in the engines' queues.",
 		poolLabels, nil)
@@ -31,7 +32,7 @@ func (l *Loop) Collect(to chan<- prometheus.Metric) {
 	defer l.mu.Unlock()
 	for name, p := range l.pools {
 		gauge := func(d *prometheus.Desc, v float64) {
-			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, name.Namespace, name.Name)
+			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, name.Namespace, name.Name, string(name.role))
 		}
 		gauge(recommended, float64(p.decision.Size))
 		if p.sample == nil {

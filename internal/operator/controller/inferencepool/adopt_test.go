@@ -26,7 +26,7 @@ import (
 type fixedSize int
 
 // Decision implements Sizer.
-func (s fixedSize) Decision(types.NamespacedName) (scaling.Decision, bool) {
+func (s fixedSize) Decision(types.NamespacedName, v1alpha1.RoleName) (scaling.Decision, bool) {
 	return scaling.Decision{Size: int(s), Wanted: int(s), Reason: scaling.LowUtilization}, true
 }
 
@@ -66,7 +66,7 @@ func adoptedWith(t *testing.T, sizer Sizer) *world {
 // undecided is a Sizer that has not looked at the pool yet.
 type undecided struct{}
 
-func (undecided) Decision(types.NamespacedName) (scaling.Decision, bool) {
+func (undecided) Decision(types.NamespacedName, v1alpha1.RoleName) (scaling.Decision, bool) {
 	return scaling.Decision{}, false
 }
 

@@ -62,7 +62,7 @@ func (r *verdict) conditions(childrenErr, podsErr error, affected *metav1.Condit
 		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionEnginesClosed)
 	}
 	r.set(r.ready(accepted, picker))
-	if r.pool.Spec.Autoscaling.MaxReplicas > 0 {
+	if r.pool.Spec.Autoscales() {
 		r.set(r.autoscalingActive())
 	} else {
 		meta.RemoveStatusCondition(&r.next.Conditions, v1alpha1.ConditionAutoscalingActive)
@@ -232,6 +232,8 @@ func (r *verdict) scaled(podsErr error) metav1.Condition {
 		return status.Scaled.False("IslandsExhausted", "%d of %d pods; no island has room or provides nodes", has, r.size.now)
 	case r.pool.Spec.Replicas != nil && c.Ready >= r.size.now && r.islandMinima() > r.size.now:
 		return status.Scaled.False("IslandMinimaUnmet", "the islands ask for %d pods by their minReplicas, the pool has %d", r.islandMinima(), r.size.now)
+	case r.shortRoles() != "":
+		return status.Scaled.False(status.ReasonScalingUp, "%s pods are serving", r.shortRoles())
 	case c.Ready < r.size.now:
 		return status.Scaled.False(status.ReasonScalingUp, "%d of %d pods are serving", c.Ready, r.size.now)
 	case c.Draining > 0 || c.Total > r.size.now:
@@ -294,7 +296,8 @@ func (r *verdict) injectionComplete() metav1.Condition {
 		of             func(what string) bool
 	}{
 		{status.ReasonFlagsMissing, "Set it in the template", func(what string) bool {
-			return strings.HasPrefix(what, "--") || strings.HasPrefix(what, podtemplate.IslandArgs)
+			return strings.HasPrefix(what, "--") || strings.HasPrefix(what, podtemplate.IslandArgs) ||
+				strings.HasPrefix(what, podtemplate.RoleArgs) || what == podtemplate.SideChannelHost
 		}},
 		{status.ReasonPreStopMissing, "Set it in the template", func(what string) bool {
 			return what == podtemplate.PreStop || what == podtemplate.GraceFor
@@ -389,6 +392,8 @@ func (r *verdict) ready(accepted, picker metav1.Condition) metav1.Condition {
 		return status.Ready.Unknown(status.ReasonStarting, "no endpoint is ready yet")
 	case c.Ready == 0:
 		return status.Ready.False(status.ReasonNoReadyEndpoint, "none of %d pods is ready", c.Total)
+	case !r.decodes():
+		return status.Ready.False(status.ReasonNoReadyEndpoint, "%d pods are ready, and all of them only prefill", c.Ready)
 	case picker.Reason == status.ReasonUnavailable:
 		return status.Ready.False(status.ReasonPickerUnavailable, "%s", picker.Message)
 	}
@@ -403,8 +408,30 @@ func (r *verdict) starting() bool {
 }
 
 func (r *verdict) autoscalingActive() metav1.Condition {
-	d := r.size.decision
-	_, bad := autoscaling.Spec(&r.pool.Spec.Autoscaling)
+	if len(r.size.roles) == 0 {
+		return r.autoscalingOf(&r.pool.Spec.Autoscaling, &r.size)
+	}
+	var said []string
+	var out metav1.Condition
+	for i := range r.size.roles {
+		one := &r.size.roles[i]
+		if r.pool.Spec.Roles[i].Autoscaling.MaxReplicas == 0 {
+			continue
+		}
+		of := r.autoscalingOf(&r.pool.Spec.Roles[i].Autoscaling, &one.size)
+		if out.Type == "" || out.Status == metav1.ConditionTrue && (of.Status == metav1.ConditionFalse || of.Reason == "AtMaximum") {
+			out = of // the worst
+		}
+		said = append(said, string(one.name)+": "+of.Message)
+	}
+	out.Message = strings.Join(said, "; ")
+	return out
+}
+
+// autoscalingOf is the condition of what has a size, a pool or a role.
+func (r *verdict) autoscalingOf(a *v1alpha1.Autoscaling, chosen *size) metav1.Condition {
+	d := chosen.decision
+	_, bad := autoscaling.Spec(a)
 	switch {
 	case r.problems.target != "":
 		return status.AutoscalingActive.False("TargetNotScalable", "%s", r.problems.target)
@@ -413,8 +440,8 @@ func (r *verdict) autoscalingActive() metav1.Condition {
 	case d == nil || d.Reason == scaling.NoSamples:
 		return status.AutoscalingActive.False("NoSamples", "no picker reports, so the size stays")
 	case r.pool.Spec.Paused == v1alpha1.PauseAll:
-		return status.AutoscalingActive.False("ScalingPaused", "the size would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, r.size.now)
-	case r.pool.Spec.Autoscaling.Mode == v1alpha1.AutoscalingRecommend:
+		return status.AutoscalingActive.False("ScalingPaused", "the size would be %d: %s; spec.paused keeps %d", d.Size, d.Reason, chosen.now)
+	case a.Mode == v1alpha1.AutoscalingRecommend:
 		return status.AutoscalingActive.True("Recommending", "the recommended size is %d: %s", d.Size, d.Reason)
 	case d.Reason == scaling.AtMaximum:
 		return status.AutoscalingActive.True("AtMaximum", "%d would be needed", d.Wanted)

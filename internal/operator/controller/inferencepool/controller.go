@@ -112,6 +112,7 @@ type Reconciler struct {
 type memory struct {
 	expected    expectations
 	size        *int32 // that the pool was last steered to; nil before the first time
+	roleSizes   map[v1alpha1.RoleName]*int32
 	marks       map[string]seenMark
 	pending     map[string]pending
 	recorded    map[recordedEvent]time.Time
@@ -330,7 +331,7 @@ func (r *podKeeper) keep(ctx context.Context) error {
 		return nil // the pods that are there stay
 	}
 	if adopted, err := r.adoptPods(ctx); adopted || err != nil {
-		r.memory.size = count(r.size.now)
+		r.keepSize(&r.size)
 		r.retry = r.retry || adopted
 		return err
 	}

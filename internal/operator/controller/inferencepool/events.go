@@ -2,12 +2,12 @@ package inferencepool
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
@@ -84,18 +84,7 @@ var chosenInexact = map[string]bool{status.ReasonEngineRender: true, status.Reas
 
 // recordChanges writes the events of changes in the status.
 func (r *verdict) recordChanges(was, is *v1alpha1.InferencePool) {
-	before, now := ptr.Deref(was.Status.DesiredReplicas, -1), ptr.Deref(is.Status.DesiredReplicas, -1)
-	cause := "spec.replicas"
-	if d := r.size.decision; d != nil && r.pool.Spec.Replicas == nil {
-		cause = string(d.Reason)
-	}
-	switch {
-	case before < 0: // a new pool
-	case now > before:
-		r.recordEvent(normal, "ScaledUp", nil, "from %d to %d: %s", before, now, cause)
-	case now < before:
-		r.recordEvent(normal, "ScaledDown", nil, "from %d to %d: %s", before, now, cause)
-	}
+	r.recordSizes(was, is)
 	if was.Status.UpdateRevision != "" && was.Status.UpdateRevision != is.Status.UpdateRevision {
 		r.recordEvent(normal, "RolloutStarted", nil, "to revision %s", is.Status.UpdateRevision)
 	}
@@ -137,5 +126,39 @@ func (r *verdict) recordChanges(was, is *v1alpha1.InferencePool) {
 		case c.Type == v1alpha1.ConditionResourcesSuffice && c.Status == "False":
 			r.recordEvent(warning, "PickerOverloaded", nil, "%s: %s", c.Reason, c.Message)
 		}
+	}
+}
+
+// recordSizes writes the events of changed sizes: one for those that grow, and one for those that shrink.
+func (r *verdict) recordSizes(was, is *v1alpha1.InferencePool) {
+	var up, down []string
+	compare := func(of string, before, now *int32, chosen *size, replicas *int32, field string) {
+		if before == nil || now == nil || *before == *now { // a new pool or role, or no change
+			return
+		}
+		if d := chosen.decision; d != nil && replicas == nil {
+			field = string(d.Reason)
+		}
+		text := fmt.Sprintf("%sfrom %d to %d: %s", of, *before, *now, field)
+		if *now > *before {
+			up = append(up, text)
+		} else {
+			down = append(down, text)
+		}
+	}
+	if len(r.size.roles) == 0 && len(was.Status.Roles) == 0 {
+		compare("", was.Status.DesiredReplicas, is.Status.DesiredReplicas, &r.size, r.pool.Spec.Replicas, "spec.replicas")
+	}
+	for i := range r.size.roles {
+		one, role := &r.size.roles[i], &r.pool.Spec.Roles[i]
+		if before, now := roleStatus(&was.Status, one.name), roleStatus(&is.Status, one.name); before != nil && now != nil {
+			compare(string(one.name)+" ", before.DesiredReplicas, now.DesiredReplicas, &one.size, role.Replicas, "spec.roles")
+		}
+	}
+	if len(up) > 0 {
+		r.recordEvent(normal, "ScaledUp", nil, "%s", strings.Join(up, ", "))
+	}
+	if len(down) > 0 {
+		r.recordEvent(normal, "ScaledDown", nil, "%s", strings.Join(down, ", "))
 	}
 }

@@ -136,6 +136,9 @@ func (r *executor) newPod(a *lifecycle.Action) (*corev1.Pod, error) {
 	options := r.injection()
 	options.Name, options.Revision, options.Slot = a.Name, a.Revision, a.Slot
 	options.ReporterImage = r.reporters.forNewPods
+	if len(shape.Roles) > 0 {
+		options.Role = podtemplate.RoleName(a.Role)
+	}
 	if a.Island != "" {
 		options.Island, options.Provisioning = r.islands.spec(a.Island), r.provisions()
 	}

@@ -101,7 +101,7 @@ func (r *podKeeper) facts(ctx context.Context) (lifecycle.Input, error) {
 	}
 	facts.learn(input.Pods)
 	r.size = chosenSize(r.scope, r.observed)
-	r.memory.size = count(r.size.now)
+	r.keepSize(&r.size)
 	surge, unavailable := limits(r.pool.Spec.Rollout, r.size.now)
 	rollout := r.pool.Spec.Rollout
 	input.Pool = lifecycle.Pool{
@@ -111,6 +111,9 @@ func (r *podKeeper) facts(ctx context.Context) (lifecycle.Input, error) {
 		DrainDeadline:    podtemplate.Deadline(r.pool), LongestWay: LongestWay,
 	}
 	input.Pool.Taken = r.takenSlots()
+	if input.Pool.Roles, err = r.roles(input.Pods); err != nil {
+		return input, err
+	}
 	if w := r.pool.Spec.WarmUp; w != nil {
 		input.Pool.WarmUp = time.Duration(w.MaxSeconds) * time.Second
 	}
@@ -173,6 +176,7 @@ func (r *podFacts) fact(pod *corev1.Pod, node lifecycle.Node) lifecycle.Pod {
 			Synced: isTrue(pod, status.PodSynced), Warm: isTrue(pod, podtemplate.ConditionWarm), Idle: isTrue(pod, status.PodIdle),
 		},
 	}
+	p.Role = roleOf(r.pool, pod)
 	p.Slot = -1 // a pod without a slot takes none
 	if n, err := strconv.Atoi(pod.Labels[v1alpha1.LabelSlot]); err == nil {
 		p.Slot = n

@@ -29,7 +29,7 @@ type rehearsal struct {
 const rehearsalPatience = time.Minute
 
 // rehearse asks the API server whether it would create pods of the newest revision, without creating any: one for each
-// island, once for each change, and again every few seconds while it refuses. A rollout waits for the answer, because a pod
+// island and role, once for each change, and again every few seconds while it refuses. A rollout waits for the answer, because a pod
 // that was drained for a replacement that is refused would be missing. A pool that creates no pods at the moment also learns
 // from the answer what is wrong with them. It returns the refusal, or why there is no answer yet. The last answer stands until
 // the next one.
@@ -58,7 +58,7 @@ func (r *executor) rehearse(ctx context.Context) error {
 	return m.refusal
 }
 
-// ask returns why the API server would refuse a pod of the newest revision; nil if it would create one on each island. It
+// ask returns why the API server would refuse a pod of the newest revision; nil if it would create one of each role on each island. It
 // fails when that is not known.
 func (r *executor) ask(ctx context.Context) (refusal, err error) {
 	islands := []string{""}
@@ -68,8 +68,11 @@ func (r *executor) ask(ctx context.Context) (refusal, err error) {
 			islands = append(islands, r.islands.all[k].Name)
 		}
 	}
-	for _, island := range islands {
-		a := lifecycle.Action{Name: lifecycle.PodName(r.key.Name, r.revisions.update, 0), Revision: r.revisions.update, Island: island}
+	of := r.revisions.shape.RolesOf()
+	for i := range len(islands) * len(of) {
+		a := lifecycle.Action{
+			Name: lifecycle.PodName(r.key.Name, r.revisions.update, 0), Revision: r.revisions.update, Island: islands[i/len(of)], Role: of[i%len(of)],
+		}
 		pod, err := r.newPod(&a)
 		if err != nil {
 			return nil, err

@@ -38,17 +38,24 @@ type revising struct {
 	*outcome
 }
 
-// alsoOnIslands adds what cannot be injected into pods of single islands.
+// alsoOnIslands adds what cannot be injected into pods of single islands and roles.
 func (r *revising) alsoOnIslands(shape *podtemplate.Shape, options podtemplate.Options,
 	skipped []podtemplate.Skipped) []podtemplate.Skipped {
+	also := func() {
+		if _, there, err := podtemplate.Pod(shape, &options); err == nil {
+			skipped = append(skipped, slices.DeleteFunc(there, func(s podtemplate.Skipped) bool { return slices.Contains(skipped, s) })...)
+		}
+	}
+	for i := range shape.Roles {
+		options.Role = shape.Roles[i].Name
+		also()
+	}
 	if r.pool.Spec.Placement == nil {
 		return skipped
 	}
 	for i := range r.pool.Spec.Placement.Islands {
 		options.Island = &r.pool.Spec.Placement.Islands[i]
-		if _, there, err := podtemplate.Pod(shape, &options); err == nil {
-			skipped = append(skipped, slices.DeleteFunc(there, func(s podtemplate.Skipped) bool { return slices.Contains(skipped, s) })...)
-		}
+		also()
 	}
 	return skipped
 }
@@ -62,6 +69,9 @@ func (r *revising) findRevisions(ctx context.Context) error {
 	}
 	r.revisions = revisions{shape: &shape, update: update, kept: map[string]*appsv1.ControllerRevision{}}
 	options := r.injection()
+	if len(shape.Roles) > 0 {
+		options.Role = shape.Roles[0].Name
+	}
 	pod, skipped, err := podtemplate.Pod(&shape, &options)
 	if errors.Is(err, podtemplate.ErrTemplate) {
 		r.problems.template = err.Error()

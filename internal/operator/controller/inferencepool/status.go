@@ -100,7 +100,8 @@ func (r *verdict) countPods(s *v1alpha1.InferencePoolStatus) {
 	s.DesiredReplicas = count(r.size.now)
 	s.Replicas, s.ReadyReplicas, s.DrainingReplicas = count(c.Staying), count(c.Ready), count(c.Draining)
 	s.UpdatedReplicas = count(c.Updated)
-	s.Autoscaling = r.autoscalingStatus()
+	s.Autoscaling = r.autoscalingStatus(&r.pool.Spec.Autoscaling, &r.size, r.pool.Status.Autoscaling)
+	s.Roles = r.roleStatuses()
 	ranks := max(int(r.pool.Spec.Engine.DataParallel.Ranks), 1)
 	s.Endpoints = v1alpha1.EndpointCounts{
 		Total: count(c.Total * ranks), Ready: count(c.Ready * ranks), Synced: count(c.Synced * ranks), Degraded: count(c.Degraded * ranks),
