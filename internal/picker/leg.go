@@ -200,8 +200,14 @@ func (d *Decision) passOn(handedOver bool) caller {
 	}
 	d.ended = true
 	now, outcome := d.now(), Failed
-	switch {
-	case !handedOver:
+	if handedOver { // the endpoint has prefilled
+		outcome = Completed
+		d.succeed()
+		d.handoff.lease = d.Targets[d.target].member.leases.add(now)
+		d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
+		d.complete(now)
+		d.checkBlocks(now)
+	} else {
 		d.leaveTarget(now)
 		d.handoff.lease.release()
 		if d.loading() {
@@ -210,15 +216,6 @@ func (d *Decision) passOn(handedOver bool) caller {
 			}
 			d.handoffFailed()
 		}
-	case d.handoff.leg == DecodeLeg: // it waits for room
-		d.leaveTarget(now)
-	default: // the endpoint has prefilled
-		outcome = Completed
-		d.succeed()
-		d.handoff.lease = d.Targets[d.target].member.leases.add(now)
-		d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
-		d.complete(now)
-		d.checkBlocks(now)
 	}
 	d.passed(now, outcome)
 	return d.caller
@@ -368,7 +365,6 @@ func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pick
 		return p.promptOf(ctx, v, s, in.Body)
 	}
 	state.takeOver(in.Again)
-	state.blocksUntil = in.BlocksUntil
 	if kept := state.handoff.prompt; kept != nil && in.Again.view.spec.Seed == v.spec.Seed {
 		return *kept
 	}

@@ -162,8 +162,6 @@ type legState struct {
 	// logged.
 	plans    *plans
 	compared *decisionlog.Plan
-	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.
-	blocksUntil time.Time
 }
 
 // choose is the pick from s.candidates on.
@@ -183,9 +181,6 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	}
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
 	state.steps.end(StepMatch, p.now)
-	if state.leg == DecodeLeg && !state.blocksUntil.IsZero() && now.After(state.blocksUntil) {
-		v.takeWhole(state)
-	}
 	if state.leg == DecodeLeg {
 		v.receive(s, state, question, now)
 	}

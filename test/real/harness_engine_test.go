@@ -70,7 +70,7 @@ type engine struct {
 	http    int // ports
 	events  int
 	replay  int
-	side    int // of the connector
+	side    int    // of the connector
 	dir     string // of the model
 	truth   string // directory of sockets
 	log     *logger

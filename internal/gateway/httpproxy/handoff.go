@@ -15,7 +15,7 @@ import (
 const (
 	// maxPrefillAnswer bounds the answer to a first leg in bytes: the ids of a million tokens' blocks are half of it.
 	maxPrefillAnswer = 1 << 20
-	// decodeAttempts is how many engines are sent the same parameters.
+	// decodeAttempts is how many engines are tried with the same parameters, of which one at most takes the connection.
 	decodeAttempts = 2
 )
 
@@ -44,9 +44,6 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		}
 	case e.brokeOff:
 		return false
-	case r == failedFull && e.decision.WaitsForRoom() && e.blocksLast():
-		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(picker.BlocksLast)
-		return true
 	case r.costs() && !r.answered() && (e.unretried || !e.decision.MayRetry()): // an engine that answers has computed nothing
 		return false
 	}
@@ -55,12 +52,13 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 	return true
 }
 
-// resends reports whether the present leg can be sent to another target after a failure. Parameters with which one endpoint
-// could not load the blocks are of no use to another one. A second time-out of a leg would double the client's wait.
+// resends reports whether the present leg can be sent to another target after a failure. Parameters that have reached one endpoint are
+// of no use to another one: once the blocks are read, or the request is refused, they are free, and an engine that reads them then
+// answers with whatever has taken their place, without an error. A second time-out of a leg would double the client's wait.
 func (e *exchange) resends(r result) bool {
 	switch e.decision.Leg() {
 	case picker.DecodeLeg:
-		return e.attempt+1 < decodeAttempts && e.blocksLast() && r != failedFirstByte && !r.answered() && e.again(r)
+		return e.attempt+1 < decodeAttempts && e.blocksLast() && r == failedConnect
 	case picker.PrefillLeg:
 		return r != failedFirstByte && e.again(r)
 	}

@@ -25,6 +25,8 @@ type Spec struct {
 	Hold bool
 	// Loaded: another engine has computed the prompt, and its KV arrives with the request. Only the last token is computed.
 	Loaded bool
+	// Foreign: what has arrived was computed for another prompt, so that the answer is not that to this one.
+	Foreign bool
 	// Slot is the driver's own number for the request.
 	Slot int
 	// Known is the result of Know for the prompt; nil makes NewRequest compute it.
@@ -129,6 +131,9 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 	} else {
 		r.hashes = e.chain.Hashes(r.hashes, r.root, r.tokens, e.cfg.BlockSize)
 		r.sample = sampleOf(r.tokens)
+	}
+	if spec.Foreign {
+		r.sample = ^r.sample
 	}
 	return r, nil
 }

@@ -127,6 +127,9 @@ func (a *answer) usage(views []view) usage {
 	}
 	u.Total = u.Prompt + u.Completion
 	u.Details = a.e.details(a.prompts[0], cached, a.chat)
+	if views[0].loaded && u.Details != nil && u.Details.Created != nil {
+		*u.Details.Created = 0
+	}
 	return u
 }
 

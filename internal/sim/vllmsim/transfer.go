@@ -3,6 +3,7 @@ package vllmsim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -72,6 +73,8 @@ type transferParams struct {
 	Request       string `json:"remote_request_id"`
 	Host          string `json:"remote_host"`
 	Port          int    `json:"remote_port"`
+	// Cached are the tokens that the engine that has prefilled found in its cache.
+	Cached *int `json:"remote_prefill_cached_tokens"`
 }
 
 // transfers are the blocks that wait for other engines, and the counters of the connector.
@@ -160,24 +163,32 @@ func (t *transfers) close() {
 	}
 }
 
-// load reads so many tokens of a prompt from the engine that has computed it. That engine frees the blocks at an abort, too.
-func (t *transfers) load(ctx context.Context, p *transferParams, tokens int) error {
-	err := t.read(ctx, p, tokens)
+// load reads so many tokens of a prompt from the engine that has computed it. That engine frees the blocks at an abort, too. foreign: it
+// has freed them before, so that something else can be there; NixlConnector does not notice.
+func (t *transfers) load(ctx context.Context, p *transferParams, tokens int) (foreign bool, err error) {
+	err = t.read(ctx, p, tokens)
 	if freed := t.ask(context.WithoutCancel(ctx), p, http.MethodDelete); err == nil {
 		err = freed
 	}
-	return err
+	if errors.Is(err, errFreed) {
+		return true, nil
+	}
+	return false, err
 }
 
+// errFreed: the engine that has prefilled does not hold the blocks any more.
+var errFreed = errors.New("the other engine has freed the blocks")
+
 func (t *transfers) read(ctx context.Context, p *transferParams, tokens int) error {
-	if err := t.ask(ctx, p, http.MethodGet); err != nil {
-		return err
+	freed := t.ask(ctx, p, http.MethodGet)
+	if freed != nil && !errors.Is(freed, errFreed) {
+		return freed
 	}
 	timer := time.NewTimer(t.config.Base + time.Duration(tokens)*t.config.Token)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil
+		return freed
 	case <-ctx.Done():
 		return fmt.Errorf("loading blocks: %w", ctx.Err())
 	}
@@ -198,6 +209,9 @@ func (t *transfers) ask(ctx context.Context, p *transferParams, method string) e
 		return fmt.Errorf("asking for blocks: %w", err)
 	}
 	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode == http.StatusGone {
+		return errFreed
+	}
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("the other engine does not hold the blocks: status %d", answer.StatusCode)
 	}
@@ -206,7 +220,7 @@ func (t *transfers) ask(ctx context.Context, p *transferParams, method string) e
 
 // errLoad is what the client of a request gets whose blocks could not be loaded.
 var errLoad = &apiError{
-	status: http.StatusInternalServerError, kind: "InternalServerError", message: "The request failed in the engine: its KV cache was not loaded.",
+	status: http.StatusInternalServerError, kind: "InternalServerError", message: "Internal server error",
 }
 
 // sideChannel is the path where engines ask for blocks. It stands for the connector's own socket.
@@ -215,14 +229,16 @@ const sideChannel = "/sim/kv"
 // serveHeld answers an engine that asks for blocks, and one that has read them.
 func (e *Engine) serveHeld(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	there := q.Get("engine") == e.transfers.id
-	if r.Method == http.MethodDelete {
-		there = there && e.transfers.release(q.Get("request"), nil)
-	} else {
-		there = there && e.transfers.extend(q.Get("request"))
-	}
-	if !there {
+	if q.Get("engine") != e.transfers.id {
 		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	holds := e.transfers.extend
+	if r.Method == http.MethodDelete {
+		holds = func(id string) bool { return e.transfers.release(id, nil) }
+	}
+	if !holds(q.Get("request")) {
+		w.WriteHeader(http.StatusGone)
 	}
 }
 
@@ -247,7 +263,7 @@ func (e *Engine) transferParams(c *common, prompts [][]uint32) *transferParams {
 func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemodel.Spec) {
 	e, s := a.e, a.streams[0]
 	tokens := len(spec.Prompt) - e.Match(spec.Adapter, spec.Salt, spec.Prompt)*e.cfg.BlockSize
-	err := e.transfers.load(ctx, p, tokens)
+	foreign, err := e.transfers.load(ctx, p, tokens)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.over {
@@ -261,7 +277,12 @@ func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemode
 	t.mu.Unlock()
 	switch {
 	case err == nil:
-		spec.Loaded = true
+		spec.Loaded, spec.Foreign = true, foreign
+		if e.cfg.Release.minor(31) {
+			s.mu.Lock()
+			s.tells = p.Cached
+			s.mu.Unlock()
+		}
 	case !e.cfg.Transfer.Recompute:
 		e.cfg.Log.Info("Loading blocks failed", "error", err.Error())
 		s.show(nil, 0, finishError)
@@ -300,6 +321,9 @@ func (a *answer) handed(views []view) any {
 	}
 	if release.minor(21) {
 		out["remote_num_tokens"] = len(a.prompts[0])
+	}
+	if release.minor(31) {
+		out["remote_prefill_cached_tokens"] = views[0].cached
 	}
 	return out
 }

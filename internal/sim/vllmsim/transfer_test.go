@@ -3,6 +3,7 @@ package vllmsim
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -71,8 +72,8 @@ func TestAPromptIsHandedOver(t *testing.T) {
 		t.Errorf("%v requests held in %d blocks, want 1 in 7", held, used)
 	}
 	text, cached := loaded(t, d, prompt, params)
-	if text != want || cached != 100 {
-		t.Errorf("answer %q with %d tokens cached, want %q with 100", text, cached, want)
+	if text != want || cached != 0 {
+		t.Errorf("answer %q with %d tokens cached, want %q with those that the first engine had found, 0", text, cached, want)
 	}
 	if n := d.Match("", "", prompt); n != 6 {
 		t.Errorf("the prompt's blocks in the cache are %d, want 6", n)
@@ -80,11 +81,25 @@ func TestAPromptIsHandedOver(t *testing.T) {
 	eventually(t, "the blocks are free", func() bool { return heldBy(t, p) == 0 && p.Stats().UsedBlocks == 0 })
 }
 
+// An engine that reads blocks does not notice that they are free (TestParametersServeOnce of test/real).
 func TestBlocksThatNoEngineReadsExpire(t *testing.T) {
 	p, d := pair(t, Transfer{Lease: 50 * time.Millisecond}, Transfer{})
 	params := prefilled(t, p, ids(0, 100))
 	eventually(t, "the lease ends", func() bool { return counted(t, p, "vllm:nixl_num_kv_expired_reqs_total") == 1 })
 	eventually(t, "the blocks are free", func() bool { return p.Stats().UsedBlocks == 0 })
+	right := complete(t, start(t, Config{}), "/v1/completions", object{"prompt": ids(0, 100), "max_tokens": 20}).Choices[0].Text
+	if text, _ := loaded(t, d, ids(0, 100), params); text == right {
+		t.Error("blocks that are free are read as if they were not")
+	}
+	if n := counted(t, d, "vllm:nixl_num_failed_transfers_total"); n != 0 {
+		t.Errorf("%v failed transfers, want 0", n)
+	}
+}
+
+func TestAnEngineThatIsGoneFailsTheRequest(t *testing.T) {
+	p, d := pair(t, Transfer{}, Transfer{})
+	params := prefilled(t, p, ids(0, 100))
+	p.Kill()
 	status, b := post(t, d, "/v1/completions", object{"prompt": ids(0, 100), "kv_transfer_params": params})
 	if status != http.StatusInternalServerError {
 		t.Errorf("status %d: %s", status, b)
@@ -93,17 +108,24 @@ func TestBlocksThatNoEngineReadsExpire(t *testing.T) {
 		t.Errorf("%v failed transfers, want 1", n)
 	}
 	resp := open(context.Background(), t, d, "/v1/completions", object{"prompt": ids(0, 100), "stream": true, "kv_transfer_params": params})
-	var text strings.Builder
-	buf := make([]byte, 4096)
-	for {
-		n, err := resp.Body.Read(buf)
-		text.Write(buf[:n])
-		if err != nil {
-			break
-		}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if s := text.String(); !strings.HasPrefix(s, `data: {"error":`) || !strings.HasSuffix(s, "data: [DONE]\n\n") {
+	if s := string(text); !strings.HasPrefix(s, `data: {"error":`) || !strings.HasSuffix(s, "data: [DONE]\n\n") {
 		t.Errorf("a stream whose blocks are gone: %q", s)
+	}
+}
+
+// The usage of the engine that decodes counts what the one that prefills has found, from 0.31 on, and before what it has loaded.
+func TestUsageOfLoadedPrompts(t *testing.T) {
+	for release, want := range map[Release]int{30 << 8: 100, 31 << 8: 96} {
+		c := Config{Release: release, Transfer: Transfer{Enabled: true}}
+		p, d := start(t, c), start(t, c)
+		prefilled(t, p, ids(0, 100))
+		if _, cached := loaded(t, d, ids(0, 100), prefilled(t, p, ids(0, 100))); cached != want {
+			t.Errorf("%v: %d tokens cached, want %d", release, cached, want)
+		}
 	}
 }
 
