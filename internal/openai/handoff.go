@@ -10,6 +10,7 @@ import (
 const (
 	transferField = "kv_transfer_params"
 	outputField   = "max_completion_tokens"
+	responseField = "max_output_tokens" // of Responses, in place of max_tokens
 	asksPrefill   = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,` +
 		`"remote_host":null,"remote_port":null}`
 )
@@ -17,18 +18,23 @@ const (
 // HandoffBytes is about how many bytes the body of a leg has more than the request's, without the parameters.
 const HandoffBytes = 512
 
-// AppendPrefill appends to dst the body of the first leg of a request of Completions or ChatCompletions, which Parse has read:
-// the engine generates one token, which is not streamed, and holds the blocks of the prompt.
-func AppendPrefill(dst, body []byte) []byte {
-	at, bounded := len(dst), false
+// AppendPrefill appends to dst the body of the first leg of a request of a route, which Parse has read: the engine generates one token,
+// which is not streamed, and holds the blocks of the prompt.
+func AppendPrefill(dst []byte, route Route, body []byte) []byte {
+	at, bounded, most := len(dst), false, "max_tokens"
+	if route == Responses {
+		most = responseField
+	}
 	dst = append(dst, body...)
 	dropMembers(dst[at:], func(name []byte) bool {
 		switch string(name) {
 		case outputField:
 			bounded = true
 			return true
-		case transferField, "stream", streamOptions, "max_tokens", "min_tokens", "min_completion_tokens":
+		case transferField, "stream", streamOptions, most, "min_tokens", "min_completion_tokens":
 			return true
+		case "store": // the answer of the second leg is kept
+			return route == Responses
 		case "echo", "return_token_ids", "logprobs", "top_logprobs": // the answer is thrown away, and must stay small
 			return true
 		}
@@ -38,7 +44,10 @@ func AppendPrefill(dst, body []byte) []byte {
 	if bounded {
 		dst = append(dst, `"`+outputField+`":1,`...)
 	}
-	return append(dst, `"stream":false,"max_tokens":1,"`+transferField+`":`+asksPrefill+`}`...)
+	if route == Responses {
+		dst = append(dst, `"store":false,`...)
+	}
+	return append(dst, `"stream":false,"`+most+`":1,"`+transferField+`":`+asksPrefill+`}`...)
 }
 
 // AppendDecode appends to dst the body of the second leg: that of the request, with the parameters of HandoffParameters.
@@ -63,7 +72,8 @@ func openObject(dst []byte, at int) []byte {
 
 // HandoffParameters returns the parameters in the answer to a first leg, byte for byte, because their form differs from
 // release to release. They are nil if there are none, as in answers of engines without a connector. owed: engines with a
-// connector would have had some, because the answer has ended by its length; some releases hold no blocks for others.
+// connector would have had some, because the answer has ended by its length; some releases hold no blocks for others. Answers to Messages
+// and Responses owe none, because older releases have no such field there.
 func HandoffParameters(answer []byte) (parameters []byte, owed bool) {
 	var members struct {
 		Parameters json.RawMessage `json:"kv_transfer_params"`

@@ -185,9 +185,24 @@ func (d *Decision) leftOut(message string, t *Target) {
 // request that controls transfers itself is left alone. Some releases fail on a first leg that has to call a tool, because its
 // only token does not.
 func splittable(in *Request, r *openai.Request) bool {
-	return !in.Unparsed && !in.Light && (in.Route == openai.Completions || in.Route == openai.ChatCompletions) &&
+	return !in.Unparsed && !in.Light && routeSplits(in, r) &&
 		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.CacheUnreported && !r.ForcesTool && !r.NoCacheRead &&
 		!r.Background && r.Steering&openai.SteersTransfer == 0
+}
+
+// routeSplits reports whether requests of a route are handed over. For Responses, an engine can call tools itself and then generate again
+// with the same parameters, whose blocks are free by then, and only one engine can know what comes before the prompt. Sidecars were
+// run with two routes only.
+func routeSplits(in *Request, r *openai.Request) bool {
+	switch in.Route {
+	case openai.Completions, openai.ChatCompletions:
+		return true
+	case openai.Messages:
+		return in.Splits
+	case openai.Responses:
+		return in.Splits && !r.Stateful && len(r.Tools) == 0
+	}
+	return false
 }
 
 // passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the next

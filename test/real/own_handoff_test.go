@@ -42,10 +42,14 @@ func (a answer) said() (string, error) {
 		line = strings.TrimPrefix(line, "data: ")
 		var body struct {
 			Error   any
+			Type    string
 			Choices []struct {
 				Text           string
 				Message, Delta struct{ Content string }
 			}
+			Output  []struct{ Content []struct{ Text string } } // of Responses
+			Content []struct{ Text string }                     // of Messages
+			Delta   json.RawMessage                             // of both
 		}
 		if json.Unmarshal([]byte(line), &body) != nil {
 			continue
@@ -55,6 +59,21 @@ func (a answer) said() (string, error) {
 		}
 		for _, c := range body.Choices {
 			out.WriteString(c.Text + c.Message.Content + c.Delta.Content)
+		}
+		for _, o := range body.Output {
+			for _, c := range o.Content {
+				out.WriteString(c.Text)
+			}
+		}
+		for _, c := range body.Content {
+			out.WriteString(c.Text)
+		}
+		var piece struct{ Text string }
+		var text string
+		if json.Unmarshal(body.Delta, &piece) == nil {
+			out.WriteString(piece.Text)
+		} else if json.Unmarshal(body.Delta, &text) == nil && body.Type == "response.output_text.delta" {
+			out.WriteString(text)
 		}
 	}
 	return out.String(), nil
@@ -83,9 +102,16 @@ func (p *picker) handoffs(outcome string, want int) {
 
 // steady makes a request whose answer depends on nothing but its prompt.
 func steady(r request, stream bool) request {
-	r = r.with(object{"temperature": 0, "max_tokens": 12, "seed": 1, "ignore_eos": true})
+	r = r.with(object{"temperature": 0, "stream": stream})
+	switch r.path {
+	case "/v1/responses":
+		return r.with(object{"max_output_tokens": 12})
+	case "/v1/messages":
+		return r.with(object{"max_tokens": 12})
+	}
+	r = r.with(object{"max_tokens": 12, "seed": 1, "ignore_eos": true})
 	if stream {
-		r = r.with(object{"stream": true, "stream_options": object{"include_usage": true}})
+		r = r.with(object{"stream_options": object{"include_usage": true}})
 	}
 	return r
 }
@@ -99,6 +125,9 @@ func TestPromptsAreHandedOver(t *testing.T) {
 		opening := say("user", text(fmt.Sprint("a hand-off, streamed: ", stream), 300))
 		for _, r := range []request{
 			chat("handed over", opening), completion("handed over", ids(41+n, 500)), completion("handed over", text(fmt.Sprint("bridge ", n), 200)),
+			{shape: "a response", path: "/v1/responses", body: object{"model": "m", "input": text(fmt.Sprint("a response, streamed: ", stream), 250)}},
+			{shape: "messages", path: "/v1/messages", body: object{"model": "m", "messages": []object{
+				say("user", text(fmt.Sprint("messages, streamed: ", stream), 250))}}},
 			chat("handed over again", opening, say("assistant", "Yes."), say("user", text("and then", 200))),
 		} {
 			r = steady(r, stream)
@@ -136,7 +165,11 @@ func TestAKilledEngineThatPrefilledLosesNoRequest(t *testing.T) {
 	var mu sync.Mutex
 	var clients sync.WaitGroup
 	ask := func(family int) {
-		r := steady(completion("while an engine dies", ids(family, 600)), family%2 == 0)
+		r := completion("while an engine dies", ids(family, 600))
+		if family%3 == 0 {
+			r = request{shape: "a response", path: "/v1/responses", body: object{"model": "m", "input": text(fmt.Sprint("while it dies: ", family), 300)}}
+		}
+		r = steady(r, family%2 == 0)
 		got, err := p.try(context.Background(), r).said()
 		if want := alone(t, engines[1], r); err == nil && got != want {
 			err = fmt.Errorf("prompt %d: %q, want %q", family, got, want)

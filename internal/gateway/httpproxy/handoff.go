@@ -80,7 +80,7 @@ func (e *exchange) prefill(ctx context.Context) result {
 	}
 	watch := e.watchStall(cancel)
 	defer watch.stop()
-	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte { return openai.AppendPrefill(dst, e.body.Bytes) })
+	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte { return openai.AppendPrefill(dst, e.route, e.body.Bytes) })
 	if asked == nil {
 		return e.noMemory()
 	}

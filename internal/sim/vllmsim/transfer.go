@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -88,6 +89,7 @@ type transfers struct {
 
 	mu              sync.Mutex
 	closed          bool
+	forgotten       bool
 	held            map[string]*holding
 	expired, failed uint64
 }
@@ -151,6 +153,20 @@ func (t *transfers) extend(id string) bool {
 	defer t.mu.Unlock()
 	h, ok := t.held[id]
 	return ok && h.lease.Reset(t.config.Lease)
+}
+
+// ForgetTransfers makes the engine one that other engines do not know under the name that its parameters give: they cannot load from it.
+func (e *Engine) ForgetTransfers() {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	e.transfers.forgotten = true
+}
+
+// known reports whether an engine asks under the present name.
+func (t *transfers) known(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.forgotten && id == t.id
 }
 
 // close ends all leases.
@@ -229,7 +245,7 @@ const sideChannel = "/sim/kv"
 // serveHeld answers an engine that asks for blocks, and one that has read them.
 func (e *Engine) serveHeld(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	if q.Get("engine") != e.transfers.id {
+	if !e.transfers.known(q.Get("engine")) {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
@@ -259,14 +275,45 @@ func (e *Engine) transferParams(c *common, prompts [][]uint32) *transferParams {
 	return &p
 }
 
-// receive loads the prompt of an answer's only stream and submits it, or ends it with an error. The engine answers meanwhile.
-func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemodel.Spec) {
-	e, s := a.e, a.streams[0]
+// loading is the load of the blocks of an answer's only stream.
+type loading struct {
+	under sync.WaitGroup
+
+	mu   sync.Mutex
+	over bool // guarded by mu: the client has gone, or the answer has ended
+}
+
+// begin loads the prompt of the only stream in the background, if the request has parameters for it.
+func (l *loading) begin(ctx context.Context, e *Engine, c *common, p *transferParams, prompts [][]uint32, streams []*stream) error {
+	if p == nil || !p.RemotePrefill {
+		return nil
+	}
+	spec, err := e.spec(c, slices.Clip(prompts[0]))
+	if err == nil {
+		l.under.Go(func() { l.receive(ctx, e, streams[0], p, spec) })
+	}
+	return err
+}
+
+// end ends the load, and the streams of an answer that has not ended.
+func (l *loading) end(e *Engine, streams []*stream, ended bool) {
+	defer l.under.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over = true; !ended {
+		for _, s := range streams {
+			e.loop.abort(s)
+		}
+	}
+}
+
+// receive loads the prompt of a stream and submits it, or ends it with an error. The engine answers meanwhile.
+func (l *loading) receive(ctx context.Context, e *Engine, s *stream, p *transferParams, spec enginemodel.Spec) {
 	tokens := len(spec.Prompt) - e.Match(spec.Adapter, spec.Salt, spec.Prompt)*e.cfg.BlockSize
 	foreign, err := e.transfers.load(ctx, p, tokens)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.over {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
 		return
 	}
 	t := e.transfers
@@ -298,12 +345,11 @@ func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemode
 }
 
 // handed are the parameters that the answer to a prefill gives, for the engine that decodes; nil for other answers.
-func (a *answer) handed(views []view) any {
-	s := a.streams[0]
-	if s.holds == "" || views[0].finish == finishAbort {
+func (e *Engine) handed(s *stream, v view, prompt int) any {
+	if s.holds == "" || v.finish == finishAbort {
 		return nil
 	}
-	host, port, err := net.SplitHostPort(a.e.addr)
+	host, port, err := net.SplitHostPort(e.addr)
 	if err != nil {
 		return nil
 	}
@@ -311,19 +357,19 @@ func (a *answer) handed(views []view) any {
 	if err != nil {
 		return nil
 	}
-	release := a.e.cfg.Release
+	release := e.cfg.Release
 	out := map[string]any{
-		"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": a.e.transfers.id, "remote_host": host,
+		"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": e.transfers.id, "remote_host": host,
 		"remote_port": n, "tp_size": 1, "remote_block_ids": s.blocks, "remote_request_id": s.holds,
 	}
 	if release.minor(18) {
 		out["remote_block_ids"] = [][]enginemodel.Block{s.blocks}
 	}
 	if release.minor(21) {
-		out["remote_num_tokens"] = len(a.prompts[0])
+		out["remote_num_tokens"] = prompt
 	}
 	if release.minor(31) {
-		out["remote_prefill_cached_tokens"] = views[0].cached
+		out["remote_prefill_cached_tokens"] = v.cached
 	}
 	return out
 }
