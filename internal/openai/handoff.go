@@ -11,16 +11,50 @@ const (
 	transferField = "kv_transfer_params"
 	outputField   = "max_completion_tokens"
 	responseField = "max_output_tokens" // of Responses, in place of max_tokens
-	asksPrefill   = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,` +
+	// AsksPrefill are the parameters of a first leg for NixlConnector.
+	AsksPrefill = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,` +
 		`"remote_host":null,"remote_port":null}`
 )
+
+// MooncakeParameters are those of both legs of a request for MooncakeConnector. id names the transfer. The second engine finds the first
+// one by the URL of its bootstrap server and the id that this gives for it.
+func MooncakeParameters(id, bootstrap, engine string) (first, second []byte) {
+	type parameters struct {
+		RemoteDecode  bool   `json:"do_remote_decode"`
+		RemotePrefill bool   `json:"do_remote_prefill"`
+		Transfer      string `json:"transfer_id"`
+		Bootstrap     string `json:"remote_bootstrap_addr,omitempty"`
+		Engine        string `json:"remote_engine_id,omitempty"`
+	}
+	return encode(parameters{RemoteDecode: true, Transfer: id}),
+		encode(parameters{RemotePrefill: true, Transfer: id, Bootstrap: bootstrap, Engine: engine})
+}
+
+// OffloadingParameters are those of both legs of a request for the tier p2p of the offloading connector. id names the request, and host
+// and port are where the first engine's tier listens.
+func OffloadingParameters(id, host string, port int) (first, second []byte) {
+	type side struct {
+		Request string `json:"kv_request_id"`
+		Host    string `json:"remote_host,omitempty"`
+		Port    int    `json:"remote_port,omitempty"`
+	}
+	return encode(map[string]side{"remote_decoder": {Request: id}}), encode(map[string]side{"remote_prefiller": {id, host, port}})
+}
+
+func encode(v any) []byte {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings, numbers and booleans
+	}
+	return raw
+}
 
 // HandoffBytes is about how many bytes the body of a leg has more than the request's, without the parameters.
 const HandoffBytes = 512
 
 // AppendPrefill appends to dst the body of the first leg of a request of a route, which Parse has read: the engine generates one token,
-// which is not streamed, and holds the blocks of the prompt.
-func AppendPrefill(dst []byte, route Route, body []byte) []byte {
+// which is not streamed, and holds the blocks of the prompt, as parameters ask.
+func AppendPrefill(dst []byte, route Route, body []byte, parameters string) []byte {
 	at, bounded, most := len(dst), false, "max_tokens"
 	if route == Responses {
 		most = responseField
@@ -47,7 +81,7 @@ func AppendPrefill(dst []byte, route Route, body []byte) []byte {
 	if route == Responses {
 		dst = append(dst, `"store":false,`...)
 	}
-	return append(dst, `"stream":false,"`+most+`":1,"`+transferField+`":`+asksPrefill+`}`...)
+	return append(dst, `"stream":false,"`+most+`":1,"`+transferField+`":`+parameters+`}`...)
 }
 
 // AppendDecode appends to dst the body of the second leg: that of the request, with the parameters of HandoffParameters.

@@ -56,7 +56,7 @@ func TestBodiesOfLegs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for leg, got := range map[string][2]string{
-				"prefill": {string(AppendPrefill([]byte("x"), routes[name], []byte(tc.body))[1:]), tc.prefill},
+				"prefill": {string(AppendPrefill([]byte("x"), routes[name], []byte(tc.body), AsksPrefill)[1:]), tc.prefill},
 				"decode":  {string(AppendDecode([]byte("x"), []byte(tc.body), []byte(`{"a":[1]}`))[1:]), tc.decode},
 			} {
 				if diff := cmp.Diff(compact(t, got[1]), compact(t, got[0])); diff != "" {
@@ -106,7 +106,7 @@ func FuzzBodiesOfLegs(f *testing.F) {
 		if Parse(Completions, body, &r) != nil {
 			return
 		}
-		for _, leg := range [][]byte{AppendPrefill(nil, Completions, body), AppendDecode(nil, body, []byte(`{}`))} {
+		for _, leg := range [][]byte{AppendPrefill(nil, Completions, body, AsksPrefill), AppendDecode(nil, body, []byte(`{}`))} {
 			if err := Parse(Completions, leg, &r); err != nil {
 				t.Errorf("%q becomes %q: %v", body, leg, err)
 			}

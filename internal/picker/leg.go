@@ -52,6 +52,9 @@ type HandoffSpec struct {
 	UncachedTokens int
 	// Sidecar: the endpoints that decode have a sidecar, which sends both legs of requests with a PrefillerHeader.
 	Sidecar bool
+	// Connector of the engines, and the port of its side channel.
+	Connector Connector
+	Port      int
 }
 
 // HandoffOutcome is a result of a hand-off, or of one of its attempts.
@@ -131,8 +134,14 @@ type handoff struct {
 	wait   time.Duration
 	// compared is the record of the plans, if decisions are logged.
 	compared *decisionlog.Plan
-	// first is the relayed PrefillLeg of a DecodeLeg.
+	// first is the PrefillLeg of a DecodeLeg that was decided with it: it is relayed, or sent at the same time.
 	first *Decision
+	// atOnce: both legs are sent at the same time.
+	atOnce bool
+	// lost: the first leg has failed while the second was under way, and was counted.
+	lost bool
+	// prefilled is when a first leg that was sent at the same time has ended.
+	prefilled time.Time
 }
 
 // pair is the two endpoints of a hand-off.
@@ -225,6 +234,7 @@ func (d *Decision) passOn(handedOver bool) caller {
 	} else {
 		d.leaveTarget(now)
 		d.handoff.lease.release()
+		d.handoff.first.endRelay(false)
 		if d.loading() {
 			if d.handoff.full {
 				d.Handoff(HandoffNoDecode)
@@ -281,7 +291,7 @@ func (d *Decision) handedOver() {
 		h := &d.handoff
 		h.loaded, h.prompt = true, nil
 		h.lease.release()
-		if to := &d.Targets[d.target]; h.first != nil {
+		if to := &d.Targets[d.target]; h.first != nil && !h.atOnce {
 			h.first.answeredBy(to)
 		} else {
 			d.completed(h.from, to)
@@ -298,7 +308,7 @@ func (d *Decision) completed(from, to *Target) {
 
 // handoffFailed counts an endpoint that has failed to load the blocks, unless its queue was full. d.mu is held.
 func (d *Decision) handoffFailed() {
-	if !d.handoff.full {
+	if !d.handoff.full && !d.handoff.lost {
 		d.Handoff(HandoffDecodeFailed)
 	}
 	d.handoff.full = false
@@ -306,8 +316,15 @@ func (d *Decision) handoffFailed() {
 
 // learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.
 func (d *Decision) learnTransfer(now time.Time) {
-	if h := &d.handoff; h.leg == DecodeLeg && h.first == nil && d.streamed && !d.retried && d.first.IsZero() {
+	h := &d.handoff
+	if h.leg != DecodeLeg || !d.streamed || d.retried || !d.first.IsZero() {
+		return
+	}
+	switch {
+	case h.first == nil:
 		d.view.handoffs.price.learn(h.tokens, (now.Sub(d.sent) - h.wait).Seconds())
+	case h.atOnce && !h.prefilled.IsZero(): // the wait was at the same time as the prefill
+		d.view.handoffs.price.learn(h.tokens, now.Sub(h.prefilled).Seconds())
 	}
 }
 
@@ -375,7 +392,8 @@ func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pick
 			before := &in.Again.handoff
 			state.accused, state.handedBefore, state.compared = before.accused, before.split, before.compared
 		}
-		state.relays = in.Relays && v.spec.Policy.Handoffs.Sidecar
+		state.atOnce = in.Splits && v.spec.Policy.Handoffs.Connector.atOnce()
+		state.relays = in.Relays && v.spec.Policy.Handoffs.Sidecar || state.atOnce
 		state.splits = v.roles && (in.Splits || state.relays) && splittable(in, &s.request)
 		return p.promptOf(ctx, v, s, in.Body)
 	}
@@ -399,7 +417,7 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 	d.handoff.leg, d.handoff.split, d.handoff.compared = state.leg, state.handedBefore || state.leg != Whole, state.compared
 	switch {
 	case state.leg == PrefillLeg && state.relays:
-		d.handoff.relayed, d.handoff.planned = true, state.coming
+		d.handoff.relayed, d.handoff.planned, d.handoff.atOnce = !state.atOnce, state.coming, state.atOnce
 	case state.leg == PrefillLeg:
 		kept := state.prompt
 		kept.keys, kept.former, kept.ids = d.keys, slices.Clone(state.former), nil
@@ -411,7 +429,7 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 	case state.leg == DecodeLeg:
 		first := d.view.members[s.index[s.order[0]]]
 		d.handoff.prompt, d.handoff.planned, d.handoff.from = state.handoff.prompt, state.handoff.planned, state.handoff.from
-		d.handoff.lease, d.handoff.first = state.handoff.lease, state.first
+		d.handoff.lease, d.handoff.first, d.handoff.atOnce = state.handoff.lease, state.first, state.first != nil && state.atOnce
 		d.handoff.tokens = s.lacking[s.order[0]]
 		d.handoff.wait = first.load.Predict(d.now(), load.Work{})
 		d.counted = false // its usage counts what it has loaded as found

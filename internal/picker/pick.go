@@ -152,6 +152,8 @@ type legState struct {
 	// decision before was for a hand-off. logs: decisions are logged.
 	leg                                Leg
 	splits, relays, handedBefore, logs bool
+	// atOnce: both legs of a hand-off are sent at the same time, so that they are decided together.
+	atOnce bool
 	// handoff is what the decision for the first leg has kept for a DecodeLeg, coming the endpoint that the plan of a PrefillLeg counts on,
 	// accused see handoff. first is the decision for the first leg, if it is relayed.
 	handoff handoff

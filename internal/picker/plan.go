@@ -138,7 +138,7 @@ func (v *view) take(w *plans, state *pickState, now time.Time) (probe bool) {
 	}
 	// A relayed leg is no probe: whether its endpoint has answered does not show.
 	period := v.spec.Policy.CircuitOpen
-	if probe && state.relays || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
+	if probe && state.relays && !state.atOnce || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
 		if probe {
 			from.circuit.GiveUp()
 		}

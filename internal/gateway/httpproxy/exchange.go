@@ -276,6 +276,13 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	}
 	watch := e.watchStall(cancel)
 	defer watch.stop()
+	if e.decision.FirstLeg() != nil {
+		end, r := e.beginAtOnce(ctx, cancel)
+		if r != passed {
+			return r
+		}
+		defer end()
+	}
 	response, err := e.send(ctx)
 	if err == nil && timer != nil && !timer.Stop() {
 		err = errFirstByte // it has just arrived, but its body cannot be read any more
@@ -326,25 +333,34 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, error) {
 	ep := e.decision.Targets[e.attempt].Endpoint
 	e.taken = new(atomic.Bool)
-	header := requestHeader(e.request, ep, e.client.engineID, e.decision)
-	if e.asksUsage || e.decision.Leg() == picker.PrefillLeg || e.decision.CountsTokens() {
+	r := e.outgoing(ctx, e.headerFor(e.decision, ep), body, e.taken)
+	r.GetBody = func() (io.ReadCloser, error) { // the engine has not received it
+		e.taken = new(atomic.Bool) // net/http can still read the body before
+		return body.reader(e.taken), nil
+	}
+	return e.proxy.engines.RoundTrip(r, ep)
+}
+
+// headerFor is the header of the request to an endpoint of a decision.
+func (e *exchange) headerFor(d *picker.Decision, ep *endpoint.Endpoint) http.Header {
+	header := requestHeader(e.request, ep, e.client.engineID, d)
+	if e.asksUsage || d.Leg() == picker.PrefillLeg || d.CountsTokens() {
 		header["Accept-Encoding"] = []string{"identity"} // nothing can be taken out of a compressed answer, or counted
 	}
 	if span := e.client.span; span != nil {
 		delete(header, "Tracestate") // of a context that cannot be read
 		span.Inject(func(name, value string) { header[http.CanonicalHeaderKey(name)] = []string{value} })
 	}
+	return header
+}
+
+// outgoing is the request with a body; taken is set once a connection takes some of it.
+func (e *exchange) outgoing(ctx context.Context, header http.Header, body *body, taken *atomic.Bool) *http.Request {
 	r := &http.Request{
 		Method: e.request.Method, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header,
-		Body:   body.reader(e.taken),
-		GetBody: func() (io.ReadCloser, error) { // the engine has not received it
-			e.taken = new(atomic.Bool) // net/http can still read the body before
-			return body.reader(e.taken), nil
-		},
-		ContentLength: int64(len(body.Bytes)),
+		Header: header, Body: body.reader(taken), ContentLength: int64(len(body.Bytes)),
 	}
-	return e.proxy.engines.RoundTrip(r.WithContext(ctx), ep)
+	return r.WithContext(ctx)
 }
 
 // failed accounts for an attempt without an answer.
@@ -368,6 +384,12 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		e.log("Attempt failed", errStalled)
 		e.client.span.Failed("stalled")
 		return failedStalled
+	}
+	if errors.Is(context.Cause(ctx), errPrefill) {
+		e.decision.Abandon()
+		e.log("Attempt failed", errPrefill)
+		e.client.span.Failed("prefill")
+		return failedLeg
 	}
 	e.timedOut = errors.Is(err, errFirstByte) || errors.Is(context.Cause(ctx), errFirstByte)
 	if e.timedOut {

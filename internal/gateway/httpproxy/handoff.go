@@ -58,7 +58,7 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 func (e *exchange) resends(r result) bool {
 	switch e.decision.Leg() {
 	case picker.DecodeLeg:
-		return e.attempt+1 < decodeAttempts && e.blocksLast() && r == failedConnect
+		return e.attempt+1 < decodeAttempts && e.blocksLast() && r == failedConnect && e.decision.FirstLeg() == nil
 	case picker.PrefillLeg:
 		return r != failedFirstByte && e.again(r)
 	}
@@ -80,7 +80,7 @@ func (e *exchange) prefill(ctx context.Context) result {
 	}
 	watch := e.watchStall(cancel)
 	defer watch.stop()
-	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte { return openai.AppendPrefill(dst, e.route, e.body.Bytes) })
+	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte { return openai.AppendPrefill(dst, e.route, e.body.Bytes, openai.AsksPrefill) })
 	if asked == nil {
 		return e.noMemory()
 	}
