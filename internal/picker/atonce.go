@@ -67,3 +67,10 @@ func (d *Decision) PrefillFailed(outcome HandoffOutcome) (waits bool) {
 	d.Handoff(outcome)
 	return true
 }
+
+// AwaitsBlocks reports whether the decision is for a DecodeLeg whose endpoint has not generated a token yet.
+func (d *Decision) AwaitsBlocks() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.loading()
+}

@@ -35,7 +35,7 @@ func (e *engine) connectorEnvironment() ([]string, error) {
 	return []string{
 		truth + ":" + c.Dir, "LD_LIBRARY_PATH=" + strings.Join(c.Libraries, ":"), "VLLM_HOST_IP=127.0.0.1",
 		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", e.side),
-		fmt.Sprintf("VLLM_MOONCAKE_BOOTSTRAP_PORT=%d", e.side),
+		fmt.Sprintf("VLLM_MOONCAKE_BOOTSTRAP_PORT=%d", e.side), "KVASIR_NO_ACCELERATOR=1",
 	}, nil
 }
 

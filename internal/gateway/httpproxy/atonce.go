@@ -41,8 +41,11 @@ func (e *exchange) beginAtOnce(ctx context.Context, cancel context.CancelCauseFu
 		return openai.AppendDecode(dst, e.body.Bytes, loads)
 	})
 	if asked == nil || second == nil {
-		asked.release()
-		second.release()
+		for _, b := range []*body{asked, second} {
+			if b != nil {
+				b.release()
+			}
+		}
 		e.decision.PrefillFailed(picker.HandoffNoMemory)
 		return nil, failedLeg
 	}
@@ -53,12 +56,23 @@ func (e *exchange) beginAtOnce(ctx context.Context, cancel context.CancelCauseFu
 	over.Go(func() {
 		defer asked.release()
 		if !leg.run(legCtx, from) && legCtx.Err() == nil && leg.decision.PrefillFailed(picker.HandoffPrefillFailed) {
-			e.proxy.bootstraps.forget(leg.decision.Spec(), from)
 			cancel(errPrefill)
 		}
 	})
-	return func() { stop(); over.Wait() }, passed
+	return func() {
+		if e.decision.Leg() == picker.DecodeLeg && !e.decision.AwaitsBlocks() {
+			late := time.AfterFunc(lateAnswer, stop) // the engine has prefilled, and its answer is on the way
+			defer late.Stop()
+		} else {
+			stop()
+		}
+		over.Wait()
+		stop()
+	}, passed
 }
+
+// lateAnswer is how long the answer to a first leg is waited for once the second leg has ended well.
+const lateAnswer = time.Second
 
 // atOnceLeg is a first leg while the second is under way. It shares no state with the exchange that changes.
 type atOnceLeg struct {
@@ -71,7 +85,7 @@ type atOnceLeg struct {
 // run sends the leg and reports whether it has gone well.
 func (l *atOnceLeg) run(ctx context.Context, from *endpoint.Endpoint) bool {
 	e := l.exchange
-	response, err := e.proxy.engines.RoundTrip(e.outgoing(ctx, l.header, l.body, nil), from)
+	response, err := e.proxy.engines.RoundTrip(e.outgoing(ctx, l.header, l.body), from)
 	if err != nil {
 		if ctx.Err() == nil {
 			l.first.Fail()
@@ -194,6 +208,15 @@ func (b *bootstraps) ask(ctx context.Context, at string) (string, error) {
 		return "", fmt.Errorf("status %d without an engine", answer.StatusCode)
 	}
 	return ranks["0"].Engine, nil
+}
+
+// forgetFirst forgets what is known of the engine that was to prefill, if both legs were sent at once: it can be another life of it that has
+// answered, so that the second engine has not found the one that it was sent for. It reports false.
+func (e *exchange) forgetFirst() bool {
+	if first := e.decision.FirstLeg(); first != nil {
+		e.proxy.bootstraps.forget(e.decision.Spec(), first.Targets[0].Endpoint)
+	}
+	return false
 }
 
 // forget forgets the id of an engine whose hand-off has failed.

@@ -333,7 +333,9 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, error) {
 	ep := e.decision.Targets[e.attempt].Endpoint
 	e.taken = new(atomic.Bool)
-	r := e.outgoing(ctx, e.headerFor(e.decision, ep), body, e.taken)
+	r := e.outgoing(ctx, e.headerFor(e.decision, ep), body)
+	_ = r.Body.Close()
+	r.Body = body.reader(e.taken)
 	r.GetBody = func() (io.ReadCloser, error) { // the engine has not received it
 		e.taken = new(atomic.Bool) // net/http can still read the body before
 		return body.reader(e.taken), nil
@@ -354,11 +356,12 @@ func (e *exchange) headerFor(d *picker.Decision, ep *endpoint.Endpoint) http.Hea
 	return header
 }
 
-// outgoing is the request with a body; taken is set once a connection takes some of it.
-func (e *exchange) outgoing(ctx context.Context, header http.Header, body *body, taken *atomic.Bool) *http.Request {
+// outgoing is the request with a body.
+func (e *exchange) outgoing(ctx context.Context, header http.Header, body *body) *http.Request {
 	r := &http.Request{
 		Method: e.request.Method, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header, Body: body.reader(taken), ContentLength: int64(len(body.Bytes)),
+		Header: header, Body: body.reader(new(atomic.Bool)), ContentLength: int64(len(body.Bytes)),
+		GetBody: func() (io.ReadCloser, error) { return body.reader(new(atomic.Bool)), nil },
 	}
 	return r.WithContext(ctx)
 }

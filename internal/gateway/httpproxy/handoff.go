@@ -42,7 +42,7 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		if e.brokeOff {
 			return false
 		}
-	case e.brokeOff:
+	case e.forgetFirst(), e.brokeOff:
 		return false
 	case r.costs() && !r.answered() && (e.unretried || !e.decision.MayRetry()): // an engine that answers has computed nothing
 		return false
@@ -58,7 +58,7 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 func (e *exchange) resends(r result) bool {
 	switch e.decision.Leg() {
 	case picker.DecodeLeg:
-		return e.attempt+1 < decodeAttempts && e.blocksLast() && r == failedConnect && e.decision.FirstLeg() == nil
+		return r == failedConnect && e.decision.FirstLeg() == nil && e.attempt+1 < decodeAttempts && e.blocksLast()
 	case picker.PrefillLeg:
 		return r != failedFirstByte && e.again(r)
 	}

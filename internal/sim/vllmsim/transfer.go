@@ -24,8 +24,8 @@ const (
 	DefaultTransferToken = 10700 * time.Nanosecond
 )
 
-// Transfer is the engine's KV connector: NixlConnector in its default mode, in which the engine that decodes reads the blocks
-// from the one that has prefilled.
+// Transfer is the engine's KV connector. With NixlConnector in its default mode, the engine that decodes reads the blocks from the one that
+// has prefilled; with the others (Connector), both have the request at the same time.
 //
 //	P  kv_transfer_params {do_remote_decode}   its blocks are held after the answer, which says where they are
 //	D  kv_transfer_params as P has answered    asks P for the blocks, loads them, lets P free them, and decodes
@@ -40,6 +40,9 @@ type Transfer struct {
 	Lease time.Duration
 	// Base and Token are the time that a transfer takes, and what each token adds; 0 is the default.
 	Base, Token time.Duration
+	// Connector is the kind. Side is where it listens for other engines, host:port, beside the engine's own address; empty for none.
+	Connector Connector
+	Side      string
 }
 
 // ParseTransfer reads the JSON of vLLM's --kv-transfer-config.
@@ -54,16 +57,17 @@ func ParseTransfer(text string) (Transfer, error) {
 	if err := json.Unmarshal([]byte(text), &in); err != nil {
 		return Transfer{}, fmt.Errorf("reading the KV transfer configuration: %w", err)
 	}
+	connector, ok := connectors[in.Connector]
 	switch {
-	case in.Connector != "NixlConnector" && in.Connector != "NixlPullConnector":
-		return Transfer{}, fmt.Errorf("KV connector %q: only NixlConnector is simulated", in.Connector)
+	case !ok:
+		return Transfer{}, fmt.Errorf("KV connector %q is not simulated", in.Connector)
 	case in.Policy != "" && in.Policy != "fail" && in.Policy != "recompute":
 		return Transfer{}, fmt.Errorf("kv_load_failure_policy %q is not one of fail, recompute", in.Policy)
 	case !(in.Extra.Lease >= 0) || in.Extra.Lease > 1e6:
 		return Transfer{}, fmt.Errorf("kv_lease_duration is %v s, must be positive", in.Extra.Lease)
 	}
 	lease := time.Duration(in.Extra.Lease * float64(time.Second))
-	return Transfer{Enabled: true, Recompute: in.Policy == "recompute", Lease: lease}, nil
+	return Transfer{Enabled: true, Recompute: in.Policy == "recompute", Lease: lease, Connector: connector}, nil
 }
 
 // transferParams are the parameters of both legs.
@@ -76,6 +80,13 @@ type transferParams struct {
 	Port          int    `json:"remote_port"`
 	// Cached are the tokens that the engine that has prefilled found in its cache.
 	Cached *int `json:"remote_prefill_cached_tokens"`
+	// Those of Mooncake, and of the tier p2p.
+	Transfer  string `json:"transfer_id"`
+	Bootstrap string `json:"remote_bootstrap_addr"`
+	Decoder   *side  `json:"remote_decoder"`
+	Prefiller *side  `json:"remote_prefiller"`
+	// holdAs is the name under which the blocks are held; empty for one that the engine chooses.
+	holdAs string
 }
 
 // transfers are the blocks that wait for other engines, and the counters of the connector.
@@ -90,7 +101,9 @@ type transfers struct {
 	mu              sync.Mutex
 	closed          bool
 	forgotten       bool
+	failing         bool
 	held            map[string]*holding
+	given           map[string]bool // away, by the names of requests
 	expired, failed uint64
 }
 
@@ -109,7 +122,7 @@ func newTransfers(c *Config, free func(*enginemodel.Request)) *transfers {
 		*d = time.Duration(float64(*d) / c.SpeedUp)
 	}
 	return &transfers{
-		config: t, free: free, held: map[string]*holding{}, id: strconv.FormatInt(time.Now().UnixNano(), 36),
+		config: t, free: free, held: map[string]*holding{}, given: map[string]bool{}, id: strconv.FormatInt(time.Now().UnixNano(), 36),
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 }
@@ -139,6 +152,7 @@ func (t *transfers) release(id string, h *holding) bool {
 	if ok = ok && (h == nil || now == h); ok {
 		now.lease.Stop()
 		delete(t.held, id)
+		t.given[id] = true
 	}
 	t.mu.Unlock()
 	if ok {
@@ -162,11 +176,32 @@ func (e *Engine) ForgetTransfers() {
 	e.transfers.forgotten = true
 }
 
+// FailPrefills makes the engine answer with an error to requests that are to prefill for others.
+func (e *Engine) FailPrefills() {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	e.transfers.failing = true
+}
+
+// fails reports whether a request is one that FailPrefills means.
+func (t *transfers) fails(p *transferParams) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failing && p != nil && p.RemoteDecode
+}
+
+// RenameTransfers gives the engine another id for transfers, as a restart does.
+func (e *Engine) RenameTransfers() {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	e.transfers.id += "-again"
+}
+
 // known reports whether an engine asks under the present name.
 func (t *transfers) known(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.forgotten && id == t.id
+	return !t.forgotten && (id == t.id || t.config.Connector == Offloading)
 }
 
 // close ends all leases.
@@ -182,6 +217,9 @@ func (t *transfers) close() {
 // load reads so many tokens of a prompt from the engine that has computed it. That engine frees the blocks at an abort, too. foreign: it
 // has freed them before, so that something else can be there; NixlConnector does not notice.
 func (t *transfers) load(ctx context.Context, p *transferParams, tokens int) (foreign bool, err error) {
+	if err := t.locate(ctx, p); err != nil {
+		return false, err
+	}
 	err = t.read(ctx, p, tokens)
 	if freed := t.ask(context.WithoutCancel(ctx), p, http.MethodDelete); err == nil {
 		err = freed
@@ -212,8 +250,11 @@ func (t *transfers) read(ctx context.Context, p *transferParams, tokens int) err
 
 // ask asks the other engine's side channel whether it holds the blocks, or to free them.
 func (t *transfers) ask(ctx context.Context, p *transferParams, method string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
+	if t.config.Connector == NIXL || method == http.MethodDelete {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+	}
 	to := url.URL{Scheme: "http", Host: net.JoinHostPort(p.Host, strconv.Itoa(p.Port)), Path: sideChannel, RawQuery: url.Values{
 		"engine": {p.Engine}, "request": {p.Request}}.Encode()}
 	r, err := http.NewRequestWithContext(ctx, method, to.String(), http.NoBody)
@@ -249,6 +290,9 @@ func (e *Engine) serveHeld(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
+	if r.Method == http.MethodGet {
+		e.transfers.awaitHeld(r.Context(), q.Get("request"))
+	}
 	holds := e.transfers.extend
 	if r.Method == http.MethodDelete {
 		holds = func(id string) bool { return e.transfers.release(id, nil) }
@@ -265,7 +309,7 @@ func (e *Engine) transferParams(c *common, prompts [][]uint32) *transferParams {
 		return nil
 	}
 	var p transferParams
-	if err := json.Unmarshal(c.KVTransfer, &p); err != nil || !p.RemoteDecode && !p.RemotePrefill {
+	if err := json.Unmarshal(c.KVTransfer, &p); err != nil || !p.read(e.cfg.Transfer.Connector) {
 		return nil
 	}
 	if !e.cfg.Transfer.Enabled || len(prompts)*c.choices() != 1 {
@@ -346,7 +390,7 @@ func (l *loading) receive(ctx context.Context, e *Engine, s *stream, p *transfer
 
 // handed are the parameters that the answer to a prefill gives, for the engine that decodes; nil for other answers.
 func (e *Engine) handed(s *stream, v view, prompt int) any {
-	if s.holds == "" || v.finish == finishAbort {
+	if s.holds == "" || v.finish == finishAbort || e.cfg.Transfer.Connector != NIXL {
 		return nil
 	}
 	host, port, err := net.SplitHostPort(e.addr)

@@ -171,7 +171,7 @@ func TestTransferConfig(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{``, `{}`, `{"kv_connector":"MooncakeConnector"}`,
+	for _, text := range []string{``, `{}`, `{"kv_connector":"P2pNcclConnector"}`,
 		`{"kv_connector":"NixlConnector","kv_load_failure_policy":"retry"}`,
 		`{"kv_connector":"NixlConnector","kv_connector_extra_config":{"kv_lease_duration":-1}}`} {
 		if got, err := ParseTransfer(text); err == nil {
