@@ -43,6 +43,7 @@ func (p *transferParams) read(c Connector) bool {
 		p.holdAs, p.Request = p.Transfer, p.Transfer
 		return p.Transfer != "" && p.RemoteDecode != p.RemotePrefill
 	case Offloading:
+		p.RemoteDecode, p.RemotePrefill = false, false // these are of other connectors
 		if d := p.Decoder; d != nil && d.Request != "" {
 			p.RemoteDecode, p.holdAs = true, d.Request
 		}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -176,6 +179,45 @@ func TestTransferConfig(t *testing.T) {
 		`{"kv_connector":"NixlConnector","kv_connector_extra_config":{"kv_lease_duration":-1}}`} {
 		if got, err := ParseTransfer(text); err == nil {
 			t.Errorf("%s: %+v, want an error", text, got)
+		}
+	}
+}
+
+// The simulated tier p2p takes from parameters what vLLM's own code does (own_offloading_test.go of test/real).
+func TestTheTierUnderstandsAsRecorded(t *testing.T) {
+	raw, err := os.ReadFile("../../../test/real/offloading/wire.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded []struct {
+		Parameters json.RawMessage
+		Source     *struct {
+			Peer string `json:"peer_id"`
+			Name string `json:"kv_request_id"`
+			Asks bool   `json:"do_probe"`
+		}
+		Dest *struct {
+			Name string `json:"kv_request_id"`
+		}
+	}
+	if err := json.Unmarshal(raw, &recorded); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range recorded {
+		var p transferParams
+		if err := json.Unmarshal(r.Parameters, &p); err != nil {
+			t.Fatal(err)
+		}
+		concerns := p.read(Offloading)
+		if r.Source != nil && r.Source.Asks {
+			continue // pulls are not simulated
+		}
+		holds, loads := r.Dest != nil && r.Dest.Name != "", r.Source != nil
+		if concerns != (holds || loads) || p.RemoteDecode != holds || p.RemotePrefill != loads {
+			t.Errorf("%s: holds %v, loads %v, want %v and %v", r.Parameters, p.RemoteDecode, p.RemotePrefill, holds, loads)
+		}
+		if holds && p.holdAs != r.Dest.Name || loads && (p.Request != r.Source.Name || net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) != r.Source.Peer) {
+			t.Errorf("%s: holds as %q, loads %q of %s:%d", r.Parameters, p.holdAs, p.Request, p.Host, p.Port)
 		}
 	}
 }
