@@ -33,12 +33,19 @@ func MooncakeParameters(id, bootstrap, engine string) (first, second []byte) {
 // OffloadingParameters are those of both legs of a request for the tier p2p of the offloading connector. id names the request, and host
 // and port are where the first engine's tier listens.
 func OffloadingParameters(id, host string, port int) (first, second []byte) {
-	type side struct {
-		Request string `json:"kv_request_id"`
-		Host    string `json:"remote_host,omitempty"`
-		Port    int    `json:"remote_port,omitempty"`
-	}
-	return encode(map[string]side{"remote_decoder": {Request: id}}), encode(map[string]side{"remote_prefiller": {id, host, port}})
+	return encode(map[string]tierSide{"remote_decoder": {Request: id}}), encode(map[string]tierSide{"remote_prefiller": {id, host, port}})
+}
+
+// PullParameters are those of a request whose engine loads blocks of a peer's tier p2p.
+func PullParameters(id, host string, port int) []byte {
+	return encode(map[string]tierSide{"remote_kv_source": {id, host, port}})
+}
+
+// tierSide is what a leg says of the other side.
+type tierSide struct {
+	Request string `json:"kv_request_id"`
+	Host    string `json:"remote_host,omitempty"`
+	Port    int    `json:"remote_port,omitempty"`
 }
 
 func encode(v any) []byte {

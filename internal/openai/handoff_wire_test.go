@@ -27,7 +27,7 @@ func TestTheTierIsSentWhatItUnderstands(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, second := OffloadingParameters("a", "10.0.0.1", 5710)
-	seen := 0
+	pulled, seen := PullParameters("a", "10.0.0.1", 5710), 0
 	for _, r := range recorded {
 		switch compact(t, string(r.Parameters)) {
 		case string(first):
@@ -38,10 +38,14 @@ func TestTheTierIsSentWhatItUnderstands(t *testing.T) {
 			if seen++; r.Dest != nil || r.Source == nil || r.Source.Name != "a" || r.Source.Peer != "10.0.0.1:5710" || r.Source.Asks {
 				t.Errorf("the second leg is understood as %+v", r)
 			}
+		case string(pulled):
+			if seen++; r.Dest != nil || r.Source == nil || r.Source.Name != "a" || r.Source.Peer != "10.0.0.1:5710" || !r.Source.Asks {
+				t.Errorf("a pull is understood as %+v", r)
+			}
 		}
 	}
-	if seen != 2 {
-		t.Errorf("%d of 2 legs are recorded: %s, %s", seen, first, second)
+	if seen != 3 {
+		t.Errorf("%d of 3 are recorded: %s, %s, %s", seen, first, second, pulled)
 	}
 }
 

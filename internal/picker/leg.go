@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -138,6 +139,8 @@ type handoff struct {
 	first *Decision
 	// atOnce: both legs are sent at the same time.
 	atOnce bool
+	// pulls is the peer that the first target loads blocks from.
+	pulls *endpoint.Endpoint
 	// lost: the first leg has failed while the second was under way, and was counted.
 	lost bool
 	// prefilled is when a first leg that was sent at the same time has ended.
@@ -394,6 +397,7 @@ func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pick
 		}
 		state.atOnce = in.Splits && v.spec.Policy.Handoffs.Connector.atOnce()
 		state.relays = in.Relays && v.spec.Policy.Handoffs.Sidecar || state.atOnce
+		state.pulls = in.Splits && splittable(in, &s.request)
 		state.splits = v.roles && (in.Splits || state.relays) && splittable(in, &s.request)
 		return p.promptOf(ctx, v, s, in.Body)
 	}
@@ -436,6 +440,9 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 		first.stats.picks.Add(1)
 	default:
 		d.handoff.accused = state.accused
+		if state.pull != nil {
+			d.handoff.pulls = state.pull.peer
+		}
 	}
 }
 
@@ -449,12 +456,12 @@ func (d *Decision) reportsPrefill() bool {
 	case d.handoff.leg == PrefillLeg:
 		return true
 	}
-	return d.streamed && d.handoff.leg == Whole
+	return d.streamed && d.handoff.leg == Whole && d.handoff.pulls == nil
 }
 
 // addTo reports the hand-offs of a pool.
 func (h *handoffs) addTo(s *PoolStats, roles bool) {
-	if roles {
+	if roles || h.plans[PlanPull].Load() > 0 {
 		s.TransferSeconds, s.TransferTokenSeconds = h.price.now()
 		s.Plans = map[PlanChoice]int64{}
 		for i := range h.plans {

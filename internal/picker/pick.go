@@ -152,6 +152,9 @@ type legState struct {
 	// decision before was for a hand-off. logs: decisions are logged.
 	leg                                Leg
 	splits, relays, handedBefore, logs bool
+	// pulls: the caller can have the endpoint load blocks of a peer. pull is the plan for it; nil for none.
+	pulls bool
+	pull  *pull
 	// atOnce: both legs of a hand-off are sent at the same time, so that they are decided together.
 	atOnce bool
 	// handoff is what the decision for the first leg has kept for a DecodeLeg, coming the endpoint that the plan of a PrefillLeg counts on,
@@ -187,8 +190,15 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 		v.receive(s, state, question, now)
 	}
 	probe := v.rank(s, question, now)
+	state.pull = v.planPull(s, state, now)
 	if v.roles && state.leg == Whole {
 		probe = p.split(v, s, state, probe, now)
+	}
+	if state.pull != nil && state.leg == Whole {
+		probe = v.begins(s, state, probe, now)
+		v.countPull(state)
+	} else {
+		state.pull = nil
 	}
 	state.steps.end(StepScore, p.now)
 
@@ -393,7 +403,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		observed:        state.observed,
 		maxTokens:       r.MaxTokens,
 		answers:         sequencesOf(r),
-		counted:         state.err == nil && len(r.Prompts) <= 1 && !state.noRead && len(state.former) == 0,
+		counted:         state.err == nil && len(r.Prompts) <= 1 && !state.noRead && len(state.former) == 0 && state.pull == nil,
 		cacheUnreported: r.CacheUnreported,
 		class:           state.class(),
 		rendered:        state.rendered,

@@ -128,7 +128,7 @@ func steady(r request, stream bool) request {
 func TestPromptsAreHandedOver(t *testing.T) {
 	n, cached, engines, p := handOver(t, nixl)
 	if found := p.metric("kvasir_delivered_hit_tokens_total", `endpoint="pod-0/0"`); found != float64(cached) {
-		t.Errorf("the engine that prefills has found %v tokens, clients were told %d", found, cached)
+		t.Errorf("the engine that prefills has found %v tokens, and clients have got %d", found, cached)
 	}
 	if moved := engines[1].metric("vllm:nixl_xfer_time_seconds_count"); moved != float64(n) {
 		t.Errorf("%v transfers, want %d", moved, n)

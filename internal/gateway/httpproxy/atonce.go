@@ -71,6 +71,30 @@ func (e *exchange) beginAtOnce(ctx context.Context, cancel context.CancelCauseFu
 	}, passed
 }
 
+// beginPull has the first target load blocks of a peer, if the plan is so. Without room for another body, and at other targets, the request
+// is sent without it, and the engine computes them.
+func (e *exchange) beginPull() {
+	if e.decision.Leg() != picker.Whole {
+		return
+	}
+	e.dropHandedOver()
+	peer := e.decision.PullFrom()
+	if peer == nil || e.attempt > 0 || e.body == nil {
+		return
+	}
+	host, _, err := net.SplitHostPort(peer.Address)
+	if err != nil {
+		return
+	}
+	loads := openai.PullParameters(rand.Text(), host, e.decision.Spec().Policy.Handoffs.Port)
+	body := e.legBody(len(e.body.Bytes)+len(loads)+openai.HandoffBytes, func(dst []byte) []byte {
+		return openai.AppendDecode(dst, e.body.Bytes, loads)
+	})
+	if body != nil {
+		e.handed = &handedOver{body: body, at: e.proxy.options.Now()}
+	}
+}
+
 // lateAnswer is how long the answer to a first leg is waited for once the second leg has ended well.
 const lateAnswer = time.Second
 

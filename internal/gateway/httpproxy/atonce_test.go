@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
+	"github.com/kvasir-dev/kvasir/internal/policy"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
@@ -25,6 +27,12 @@ type connected struct {
 
 // connect starts engines with a connector: two that prefill and two that decode.
 func connect(t *testing.T, kind vllmsim.Connector, speed float64, transfer vllmsim.Transfer) *connected {
+	t.Helper()
+	return connectAs(t, kind, speed, transfer, func(*picker.Spec) {})
+}
+
+// connectAs is connect with a change of the pool.
+func connectAs(t *testing.T, kind vllmsim.Connector, speed float64, transfer vllmsim.Transfer, change func(*picker.Spec)) *connected {
 	t.Helper()
 	start := func(c vllmsim.Config) *vllmsim.Engine {
 		c.ServedModelNames, c.SpeedUp, c.Events = []string{"m"}, speed, vllmsim.EventsConfig{Disabled: true}
@@ -58,6 +66,7 @@ func connect(t *testing.T, kind vllmsim.Connector, speed float64, transfer vllms
 	if kind == vllmsim.Offloading {
 		s.Policy.Handoffs.Connector = picker.Offloading
 	}
+	change(&s)
 	s.Policy.CircuitFailures, s.Policy.CircuitOpen = 3, 100*time.Millisecond
 	c.house = newHouse(t, Options{}, s)
 	return c
@@ -196,4 +205,60 @@ func TestAClientThatLeavesEndsBothLegsAtOnce(t *testing.T) {
 		}
 		c.free()
 	})
+}
+
+// Requests with one long beginning are more than the engine that holds it serves well: others load it from there, and answer as one that
+// computes it. A peer that has died costs no request.
+func TestPeersLendTheirBlocks(t *testing.T) {
+	c := connectAs(t, vllmsim.Offloading, 5, vllmsim.Transfer{Base: time.Millisecond, Token: time.Microsecond}, func(s *picker.Spec) {
+		for i := range s.Endpoints {
+			s.Endpoints[i].Role = endpoint.Both
+		}
+		s.Policy.Strategy = policy.Config{Type: policy.MarginalCost, MarginalCost: policy.MarginalCostConfig{DecodeHarm: 1}}
+		s.Policy.Handoffs.Rule, s.Policy.Handoffs.UncachedTokens = picker.HandoffByCost, 0
+	})
+	beginning := strings.TrimSuffix(strings.Repeat("7,8,9,", 1500), ",")
+	ask := func(url string, last int) (string, error) {
+		answer := (&house{t: t, url: url}).post("/v1/completions", fmt.Sprintf(`{"model":"m","max_tokens":100,"prompt":[%s,%d]}`, beginning, last))
+		defer func() { _ = answer.Body.Close() }()
+		raw, err := io.ReadAll(answer.Body)
+		var body struct{ Choices []struct{ Text string } }
+		if err == nil {
+			err = json.Unmarshal(raw, &body)
+		}
+		if err != nil || answer.StatusCode != 200 || len(body.Choices) != 1 {
+			return "", fmt.Errorf("status %d, %w: %.200s", answer.StatusCode, err, raw)
+		}
+		return body.Choices[0].Text, nil
+	}
+	all := func(first int, meanwhile func()) {
+		var clients sync.WaitGroup
+		for i := range 60 {
+			clients.Go(func() {
+				want, err := ask(c.alone.URL(), first+i)
+				if err != nil {
+					t.Error(err)
+				}
+				if got, err := ask(c.url, first+i); err != nil || got != want {
+					t.Errorf("%.60q, %v; want %.60q", got, err, want)
+				}
+			})
+		}
+		meanwhile()
+		clients.Wait()
+	}
+	if _, err := ask(c.url, 1); err != nil {
+		t.Fatal(err)
+	}
+	all(1000, func() {})
+	asked, holder := 0, 0
+	for i, e := range c.engines {
+		if asked += e.AskedByPeers(); e.AskedByPeers() > c.engines[holder].AskedByPeers() {
+			holder = i
+		}
+	}
+	if asked == 0 {
+		t.Error("no engine was asked for blocks")
+	}
+	all(2000, func() { c.engines[holder].Kill() })
 }

@@ -283,6 +283,7 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 		}
 		defer end()
 	}
+	e.beginPull()
 	response, err := e.send(ctx)
 	if err == nil && timer != nil && !timer.Stop() {
 		err = errFirstByte // it has just arrived, but its body cannot be read any more

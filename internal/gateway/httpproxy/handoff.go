@@ -15,7 +15,7 @@ import (
 const (
 	// maxPrefillAnswer bounds the answer to a first leg in bytes: the ids of a million tokens' blocks are half of it.
 	maxPrefillAnswer = 1 << 20
-	// decodeAttempts is how many engines are tried with the same parameters, of which one at most takes the connection.
+	// decodeAttempts is how many engines are tried with the same parameters. At most one of them takes the connection.
 	decodeAttempts = 2
 )
 

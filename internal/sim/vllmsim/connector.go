@@ -1,6 +1,7 @@
 package vllmsim
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 )
 
 // Connector is the kind of a KV connector.
@@ -50,7 +53,10 @@ func (p *transferParams) read(c Connector) bool {
 		if f := p.Prefiller; f != nil && f.Request != "" && f.Host != "" && f.Port != 0 {
 			p.RemotePrefill, p.Request, p.Host, p.Port = true, f.Request, f.Host, f.Port
 		}
-		return p.RemoteDecode != p.RemotePrefill
+		if s := p.Source; s != nil && s.Request != "" && s.Host != "" && s.Port != 0 && !p.RemotePrefill {
+			p.pulls, p.Request, p.Host, p.Port = true, s.Request, s.Host, s.Port
+		}
+		return p.RemoteDecode != p.RemotePrefill || p.pulls
 	}
 	return p.RemoteDecode || p.RemotePrefill
 }
@@ -134,4 +140,79 @@ func listenSide(ctx context.Context, t *Transfer) (net.Listener, error) {
 		return nil, fmt.Errorf("listening on %s: %w", t.Side, err)
 	}
 	return ln, nil
+}
+
+// loads reports whether the request is started only once blocks of another engine are there.
+func (p *transferParams) loads() bool { return p.RemotePrefill || p.pulls }
+
+// peerPath is where engines ask a peer how much it has of a prompt.
+const peerPath = "/sim/kv/peer"
+
+// peerQuestion is a question of an engine that pulls.
+type peerQuestion struct {
+	Adapter, Salt string
+	Prompt        []uint32
+}
+
+// servePeer answers how many tokens of a prompt's beginning are cached.
+func (e *Engine) servePeer(w http.ResponseWriter, r *http.Request) {
+	var q peerQuestion
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	e.transfers.mu.Lock()
+	e.transfers.asked++
+	e.transfers.mu.Unlock()
+	e.writeJSON(w, e.Match(q.Adapter, q.Salt, q.Prompt)*e.cfg.BlockSize)
+}
+
+// askPeer asks a peer how many tokens of a prompt it has; 0 if it does not answer.
+func (t *transfers) askPeer(ctx context.Context, p *transferParams, spec *enginemodel.Spec) (tokens int) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	question, err := json.Marshal(peerQuestion{spec.Adapter, spec.Salt, spec.Prompt})
+	if err != nil {
+		return 0
+	}
+	to := "http://" + net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) + peerPath
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(question))
+	if err != nil {
+		return 0
+	}
+	answer, err := t.client.Do(r)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK || json.NewDecoder(answer.Body).Decode(&tokens) != nil {
+		return 0
+	}
+	return tokens
+}
+
+// pull loads what a peer has of a stream's prompt, and submits the stream, which computes the rest.
+func (l *loading) pull(ctx context.Context, e *Engine, s *stream, p *transferParams, spec enginemodel.Spec) {
+	own := e.Match(spec.Adapter, spec.Salt, spec.Prompt) * e.cfg.BlockSize
+	if there := e.transfers.askPeer(ctx, p, &spec); there > own {
+		timer := time.NewTimer(e.transfers.config.Base + time.Duration(there-own)*e.transfers.config.Token)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			spec.Arrived = there
+		case <-ctx.Done():
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return
+	}
+	req, err := e.loop.model.NewRequest(spec)
+	if err != nil { // it was checked before
+		s.show(nil, 0, finishError)
+		return
+	}
+	s.req = req
+	e.loop.submit(s)
 }

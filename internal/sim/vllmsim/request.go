@@ -349,7 +349,7 @@ func (e *Engine) submitFor(c *common, prompts [][]uint32, transfer *transferPara
 			s.show(nil, 0, finishAbort)
 			continue
 		}
-		if transfer != nil && transfer.RemotePrefill {
+		if transfer != nil && transfer.loads() {
 			continue
 		}
 		e.loop.submit(s)

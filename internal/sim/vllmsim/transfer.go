@@ -85,6 +85,9 @@ type transferParams struct {
 	Bootstrap string `json:"remote_bootstrap_addr"`
 	Decoder   *side  `json:"remote_decoder"`
 	Prefiller *side  `json:"remote_prefiller"`
+	Source    *side  `json:"remote_kv_source"`
+	// pulls: the engine asks a peer for what it has of the prompt, and computes the rest.
+	pulls bool
 	// holdAs is the name under which the blocks are held; empty for one that the engine chooses.
 	holdAs string
 }
@@ -102,6 +105,7 @@ type transfers struct {
 	closed          bool
 	forgotten       bool
 	failing         bool
+	asked           int // by engines that pull
 	held            map[string]*holding
 	given           map[string]bool // away, by the names of requests
 	expired, failed uint64
@@ -188,6 +192,13 @@ func (t *transfers) fails(p *transferParams) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failing && p != nil && p.RemoteDecode
+}
+
+// AskedByPeers is how often other engines have asked what this one has of a prompt.
+func (e *Engine) AskedByPeers() int {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	return e.transfers.asked
 }
 
 // RenameTransfers gives the engine another id for transfers, as a restart does.
@@ -329,11 +340,15 @@ type loading struct {
 
 // begin loads the prompt of the only stream in the background, if the request has parameters for it.
 func (l *loading) begin(ctx context.Context, e *Engine, c *common, p *transferParams, prompts [][]uint32, streams []*stream) error {
-	if p == nil || !p.RemotePrefill {
+	if p == nil || !p.loads() {
 		return nil
 	}
 	spec, err := e.spec(c, slices.Clip(prompts[0]))
-	if err == nil {
+	switch {
+	case err != nil:
+	case p.pulls:
+		l.under.Go(func() { l.pull(ctx, e, streams[0], p, spec) })
+	default:
 		l.under.Go(func() { l.receive(ctx, e, streams[0], p, spec) })
 	}
 	return err

@@ -209,11 +209,8 @@ func TestTheTierUnderstandsAsRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		concerns := p.read(Offloading)
-		if r.Source != nil && r.Source.Asks {
-			continue // pulls are not simulated
-		}
 		holds, loads := r.Dest != nil && r.Dest.Name != "", r.Source != nil
-		if concerns != (holds || loads) || p.RemoteDecode != holds || p.RemotePrefill != loads {
+		if concerns != (holds || loads) || p.RemoteDecode != holds || p.loads() != loads || loads && p.pulls != r.Source.Asks {
 			t.Errorf("%s: holds %v, loads %v, want %v and %v", r.Parameters, p.RemoteDecode, p.RemotePrefill, holds, loads)
 		}
 		if holds && p.holdAs != r.Dest.Name || loads && (p.Request != r.Source.Name || net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) != r.Source.Peer) {
