@@ -412,7 +412,9 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
 	x := &sent{decision: d, pod: pod, arrived: came, at: s.now}
 	e := s.pods[pod]
-	if x.request, err = e.engine.NewRequest(s.leg(x, before, s.spec(i, prompt))); err != nil {
+	spec := s.leg(x, before, s.spec(i, prompt))
+	pulls := s.pull(d, pod, &spec)
+	if x.request, err = e.engine.NewRequest(spec); err != nil {
 		d.End(picker.Rejected)
 		s.drop(i)
 		s.out.shed()
@@ -430,6 +432,11 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 		return
 	}
 	s.free(x)
+	if pulls > 0 {
+		s.out.handedOver++
+		s.agenda.add(s.now+pulls, reached, i)
+		return
+	}
 	s.travel(i)
 }
 
