@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"reflect"
 	"time"
 
@@ -31,6 +32,12 @@ var crossings = map[v1alpha1.IslandCrossing]picker.Crossing{
 func handoffSpec(d *v1alpha1.Disaggregation) picker.HandoffSpec {
 	own := d.Sidecar == v1alpha1.SidecarKvasir
 	spec := picker.HandoffSpec{UncachedTokens: int(d.UncachedTokens), Sidecar: own || d.Sidecar == v1alpha1.SidecarLLMD, Own: own}
+	switch d.Connector {
+	case v1alpha1.ConnectorMooncake:
+		spec.Connector, spec.Port = picker.Mooncake, cmp.Or(int(d.ConnectorPort), 8998) // VLLM_MOONCAKE_BOOTSTRAP_PORT
+	case v1alpha1.ConnectorOffloading:
+		spec.Connector, spec.Port = picker.Offloading, cmp.Or(int(d.ConnectorPort), 5710) // VLLM_P2P_SIDE_CHANNEL_PORT
+	}
 	switch d.Type {
 	case v1alpha1.DisaggregationThreshold:
 		spec.Rule = picker.HandoffAbove

@@ -77,6 +77,12 @@ func TestPoliciesAreTranslated(t *testing.T) {
 		"hand-offs by our sidecar": {"disaggregation: {type: Cost, sidecar: Kvasir}", named(func(p *picker.PolicySpec) {
 			p.Handoffs = picker.HandoffSpec{Rule: picker.HandoffByCost, Sidecar: true, Own: true}
 		})},
+		"hand-offs at once": {"disaggregation: {type: Cost, connector: Mooncake}", named(func(p *picker.PolicySpec) {
+			p.Handoffs = picker.HandoffSpec{Rule: picker.HandoffByCost, Connector: picker.Mooncake, Port: 8998}
+		})},
+		"hand-offs by a tier": {"disaggregation: {type: Cost, connector: Offloading, connectorPort: 7777}", named(func(p *picker.PolicySpec) {
+			p.Handoffs = picker.HandoffSpec{Rule: picker.HandoffByCost, Connector: picker.Offloading, Port: 7777}
+		})},
 		"all the rest": {`tiers: [{tier: CPU, creditPercent: 50, reloadTokensPerSecond: 7}, {tier: Disk, creditPercent: 0}],
   session: {keys: [{type: BodyField, name: user}]}, guards: {maxKVUsagePercent: 50, circuit: {consecutiveFailures: 2, openSeconds: 3}},
   tokens: {budgetMilliseconds: 7, engine: Never, engineBudgetMilliseconds: 8}, speculation: {mode: "Off", maxSeconds: 9},

@@ -10,7 +10,19 @@ import (
 func TestBodiesOfLegs(t *testing.T) {
 	const asked = `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
 		`"remote_block_ids":null,"remote_host":null,"remote_port":null}`
-	for name, tc := range map[string]struct{ body, prefill, decode string }{
+	type bodies struct{ body, prefill, decode string }
+	routes := map[string]Route{"a response": Responses, "messages": Messages}
+	for name, tc := range map[string]bodies{
+		"a response": {
+			`{"model":"m","input":"x","store":true,"stream":true,"max_output_tokens":9}`,
+			`{"model":"m","input":"x","store":false,"stream":false,"max_output_tokens":1,` + asked + `}`,
+			`{"model":"m","input":"x","store":true,"stream":true,"max_output_tokens":9,"kv_transfer_params":{"a":[1]}}`,
+		},
+		"messages": {
+			`{"model":"m","messages":[],"stream":true,"max_tokens":9}`,
+			`{"model":"m","messages":[],"stream":false,"max_tokens":1,` + asked + `}`,
+			`{"model":"m","messages":[],"stream":true,"max_tokens":9,"kv_transfer_params":{"a":[1]}}`,
+		},
 		"a completion": {
 			`{"model":"m","prompt":"x"}`,
 			`{"model":"m","prompt":"x","stream":false,"max_tokens":1,` + asked + `}`,
@@ -44,7 +56,7 @@ func TestBodiesOfLegs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for leg, got := range map[string][2]string{
-				"prefill": {string(AppendPrefill([]byte("x"), []byte(tc.body))[1:]), tc.prefill},
+				"prefill": {string(AppendPrefill([]byte("x"), routes[name], []byte(tc.body), AsksPrefill)[1:]), tc.prefill},
 				"decode":  {string(AppendDecode([]byte("x"), []byte(tc.body), []byte(`{"a":[1]}`))[1:]), tc.decode},
 			} {
 				if diff := cmp.Diff(compact(t, got[1]), compact(t, got[0])); diff != "" {
@@ -94,7 +106,7 @@ func FuzzBodiesOfLegs(f *testing.F) {
 		if Parse(Completions, body, &r) != nil {
 			return
 		}
-		for _, leg := range [][]byte{AppendPrefill(nil, body), AppendDecode(nil, body, []byte(`{}`))} {
+		for _, leg := range [][]byte{AppendPrefill(nil, Completions, body, AsksPrefill), AppendDecode(nil, body, []byte(`{}`))} {
 			if err := Parse(Completions, leg, &r); err != nil {
 				t.Errorf("%q becomes %q: %v", body, leg, err)
 			}

@@ -115,7 +115,7 @@ func (p *Picker) passOrQueue(q *admissionQueue, s *scratch, state *pickState) (*
 		return v, nil, nil
 	}
 	spec := &v.spec.Policy.Admission
-	if !spec.Queue || state.observed || state.leg == DecodeLeg && state.blocksUntil.IsZero() ||
+	if !spec.Queue || state.observed || state.leg == DecodeLeg ||
 		len(s.candidates) == 0 && !state.mayHold(v, now) {
 		return v, nil, nil
 	}

@@ -42,7 +42,7 @@ func (d *Decision) failed(how failure) {
 	}
 	if (how == errored || how == late) && d.loading() { // that it could not load the blocks is mostly the fault of others
 		accused := &pair{d.handoff.from, &d.Targets[d.target]}
-		if d.handoff.first != nil { // a gateway does not send the request again as a whole
+		if d.handoff.first != nil && !d.handoff.atOnce { // a gateway does not send the request again as a whole
 			d.blamePair(accused)
 		} else {
 			d.handoff.accused = accused
@@ -93,7 +93,7 @@ func (d *Decision) Full(limit openai.QueueLimit) {
 	d.handoff.full = d.loading()
 	d.booking.Drop(now)
 	d.leaveTarget(now)
-	if d.elsewhere || d.handoff.full && d.handoff.first != nil { // it can be the queue of either endpoint
+	if d.elsewhere || d.handoff.full && d.handoff.first != nil && !d.handoff.atOnce { // it can be the queue of either endpoint
 		return
 	}
 	var l load.View

@@ -90,7 +90,7 @@ func (p *Picker) fallBack(in *Request, cause modelroute.Cause, expired bool) boo
 	t.cause = cause
 	t.step = t.nextStep()
 	t.counters.fallback(left, cause)
-	in.Again, in.HandedOver, in.BlocksUntil, in.Steps = nil, false, time.Time{}, nil
+	in.Again, in.HandedOver, in.Steps = nil, false, nil
 	return true
 }
 

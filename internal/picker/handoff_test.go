@@ -364,39 +364,23 @@ func TestNoEndpointHandsOverToItself(t *testing.T) {
 	}
 }
 
-// A DecodeLeg that full queues have refused keeps its blocks for as long as they last.
-func TestARefusedDecodeLegIsPickedForAgain(t *testing.T) {
-	for name, tc := range map[string]struct {
-		after time.Duration
-		want  Leg
-	}{"in time": {5 * time.Second, DecodeLeg}, "too late": {26 * time.Second, Whole}} {
-		t.Run(name, func(t *testing.T) {
-			c := newClock()
-			p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
-			body := completion("m", 0, 500, true)
-			d := next(t, p, body, splits(t, p, body))
-			until := c.Now().Add(25 * time.Second)
-			d.Full(openai.RequestLimit)
-			c.advance(tc.after)
-			d, err := p.Pick(context.Background(), &Request{
-				Route: openai.Completions, Body: body, Splits: true, Again: d, HandedOver: true, BlocksUntil: until,
-			})
-			if err != nil || d.Leg() != tc.want {
-				t.Fatalf("leg %v, %v", d.Leg(), err)
-			}
-			if l := d.Targets[0].member.load.View(c.Now()); (l.PendingTokens == 0) != (tc.want == DecodeLeg) {
-				t.Errorf("%v tokens to prefill", l.PendingTokens)
-			}
-			d.FirstToken()
-			d.End(Completed)
-			got := p.Stats()[0].Handoffs
-			if outcome := map[Leg]HandoffOutcome{DecodeLeg: HandoffCompleted, Whole: HandoffNoDecode}[tc.want]; got[outcome] != 1 ||
-				got[HandoffDecodeFailed] != 0 {
-				t.Errorf("hand-offs %v", got)
-			}
-			atRest(t, p, c)
-		})
+// A DecodeLeg that a full queue has refused goes on as a whole: the engine has let go of the blocks.
+func TestARefusedDecodeLegIsPickedForAlone(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, above, endpoint.Prefill, endpoint.Decode))
+	body := completion("m", 0, 500, true)
+	d := next(t, p, body, splits(t, p, body))
+	d.Full(openai.RequestLimit)
+	d = alone(t, p, body, d)
+	if n := p.InFlight(endpoint.ID{Pod: "pod-0"}); n != 0 || d.Leg() != Whole {
+		t.Errorf("%d in flight where it was prefilled, leg %v", n, d.Leg())
 	}
+	d.FirstToken()
+	d.End(Completed)
+	if got := p.Stats()[0].Handoffs; got[HandoffNoDecode] != 1 || got[HandoffDecodeFailed] != 0 || got[HandoffCompleted] != 0 {
+		t.Errorf("hand-offs %v", got)
+	}
+	atRest(t, p, c)
 }
 
 // An endpoint whose blocks are to be loaded counts as in flight for those that wait to shut it down, and has no work by it.
@@ -410,19 +394,15 @@ func TestAnEndpointIsInFlightWhileItsBlocksAreLoaded(t *testing.T) {
 			d.failed(errored)
 			alone(t, p, body, d).End(Completed)
 		},
-		"there is no room": func(p *Picker, c *clock, d *Decision) {
+		"there is no room": func(p *Picker, _ *clock, d *Decision) {
 			d.Full(openai.RequestLimit)
-			d = next(t, p, body, d)
-			if n := p.InFlight(endpoint.ID{Pod: "pod-0"}); n != 1 {
-				t.Errorf("%d in flight after full queues", n)
-			}
-			d.End(Failed)
+			alone(t, p, body, d).End(Completed)
 		},
 		"no endpoint is left": func(p *Picker, _ *clock, d *Decision) {
 			if err := p.Apply([]Spec{rolesSpec(t, above, endpoint.Prefill)}); err != nil {
 				t.Fatal(err)
 			}
-			if d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d, HandedOver: true}); err == nil {
+			if d, err := p.Pick(context.Background(), &Request{Route: openai.Completions, Body: body, Again: d}); err == nil {
 				t.Errorf("it goes to %s", d.Targets[0].Endpoint.Pod)
 			}
 		},

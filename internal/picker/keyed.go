@@ -55,7 +55,7 @@ func (p *Picker) PickKeyed(in *Keyed) (*Decision, *Wait, error) {
 			return nil, nil, err
 		}
 	}
-	state.splits = v.roles && in.Splits
+	state.splits, state.pulls = v.roles && in.Splits, in.Splits
 	if in.HandedOver {
 		state.takeOver(in.Again)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -53,6 +54,9 @@ type HandoffSpec struct {
 	// Sidecar: the endpoints that decode have a sidecar, which sends both legs of requests with a PrefillerHeader. Own: it is Kvasir's, takes
 	// a relay.Ticket in place of that header, and reports what it has seen.
 	Sidecar, Own bool
+	// Connector of the engines, and the port of its side channel.
+	Connector Connector
+	Port      int
 }
 
 // HandoffOutcome is a result of a hand-off, or of one of its attempts.
@@ -132,11 +136,19 @@ type handoff struct {
 	wait   time.Duration
 	// compared is the record of the plans, if decisions are logged.
 	compared *decisionlog.Plan
-	// first is the relayed PrefillLeg of a DecodeLeg. seen: the sidecar has reported that it has handed over, and has sent the second leg at
-	// sent.
+	// first is the PrefillLeg of a DecodeLeg that was decided with it: it is relayed, or sent at the same time.
 	first *Decision
-	seen  bool
-	sent  time.Time
+	// seen: the sidecar has reported that it has handed over, and has sent the second leg at sent.
+	seen bool
+	sent time.Time
+	// atOnce: both legs are sent at the same time.
+	atOnce bool
+	// pulls is the peer that the first target loads blocks from.
+	pulls *endpoint.Endpoint
+	// lost: the first leg has failed while the second was under way, and was counted.
+	lost bool
+	// prefilled is when a first leg that was sent at the same time has ended.
+	prefilled time.Time
 }
 
 // pair is the two endpoints of a hand-off.
@@ -189,9 +201,24 @@ func (d *Decision) leftOut(message string, t *Target) {
 // request that controls transfers itself is left alone. Some releases fail on a first leg that has to call a tool, because its
 // only token does not.
 func splittable(in *Request, r *openai.Request) bool {
-	return !in.Unparsed && !in.Light && (in.Route == openai.Completions || in.Route == openai.ChatCompletions) &&
+	return !in.Unparsed && !in.Light && routeSplits(in, r) &&
 		len(r.Prompts) <= 1 && r.N <= 1 && r.MaxTokens != 1 && !r.CacheUnreported && !r.ForcesTool && !r.NoCacheRead &&
 		!r.Background && r.Steering&openai.SteersTransfer == 0
+}
+
+// routeSplits reports whether requests of a route are handed over. For Responses, an engine can call tools itself and then generate again
+// with the same parameters, whose blocks are free by then, and only one engine can know what comes before the prompt. Sidecars were
+// run with two routes only.
+func routeSplits(in *Request, r *openai.Request) bool {
+	switch in.Route {
+	case openai.Completions, openai.ChatCompletions:
+		return true
+	case openai.Messages:
+		return in.Splits
+	case openai.Responses:
+		return in.Splits && !r.Stateful && len(r.Tools) == 0
+	}
+	return false
 }
 
 // passOn ends the decision for the next one of the same request, which gets what the tenant has taken. handedOver: the next
@@ -204,25 +231,23 @@ func (d *Decision) passOn(handedOver bool) caller {
 	}
 	d.ended = true
 	now, outcome := d.now(), Failed
-	switch {
-	case !handedOver:
-		d.leaveTarget(now)
-		d.handoff.lease.release()
-		if d.loading() {
-			if d.handoff.full {
-				d.Handoff(HandoffNoDecode)
-			}
-			d.handoffFailed()
-		}
-	case d.handoff.leg == DecodeLeg: // it waits for room
-		d.leaveTarget(now)
-	default: // the endpoint has prefilled
+	if handedOver { // the endpoint has prefilled
 		outcome = Completed
 		d.succeed()
 		d.handoff.lease = d.Targets[d.target].member.leases.add(now)
 		d.booking.FirstToken(now) // the answer is that of the prefill, so it shows the endpoint's speed
 		d.complete(now)
 		d.checkBlocks(now)
+	} else {
+		d.leaveTarget(now)
+		d.handoff.lease.release()
+		d.handoff.first.endRelay(false)
+		if d.loading() {
+			if d.handoff.full {
+				d.Handoff(HandoffNoDecode)
+			}
+			d.handoffFailed()
+		}
 	}
 	d.passed(now, outcome)
 	return d.caller
@@ -273,7 +298,7 @@ func (d *Decision) handedOver() {
 		h := &d.handoff
 		h.loaded, h.prompt = true, nil
 		h.lease.release()
-		if to := &d.Targets[d.target]; h.first != nil && !h.seen {
+		if to := &d.Targets[d.target]; h.first != nil && !h.seen && !h.atOnce {
 			h.first.answeredBy(to)
 		} else {
 			d.completed(h.from, to)
@@ -290,7 +315,7 @@ func (d *Decision) completed(from, to *Target) {
 
 // handoffFailed counts an endpoint that has failed to load the blocks, unless its queue was full. d.mu is held.
 func (d *Decision) handoffFailed() {
-	if !d.handoff.full {
+	if !d.handoff.full && !d.handoff.lost {
 		d.Handoff(HandoffDecodeFailed)
 	}
 	d.handoff.full = false
@@ -298,12 +323,17 @@ func (d *Decision) handoffFailed() {
 
 // learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.
 func (d *Decision) learnTransfer(now time.Time) {
-	h, sent := &d.handoff, d.sent
-	if h.seen {
-		sent = h.sent
+	h := &d.handoff
+	if h.leg != DecodeLeg || !d.streamed || d.retried || !d.first.IsZero() {
+		return
 	}
-	if h.leg == DecodeLeg && (h.first == nil || h.seen) && d.streamed && !d.retried && d.first.IsZero() {
-		d.view.handoffs.price.learn(h.tokens, (now.Sub(sent) - h.wait).Seconds())
+	switch {
+	case h.seen: // by a sidecar
+		d.view.handoffs.price.learn(h.tokens, (now.Sub(h.sent) - h.wait).Seconds())
+	case h.first == nil:
+		d.view.handoffs.price.learn(h.tokens, (now.Sub(d.sent) - h.wait).Seconds())
+	case h.atOnce && !h.prefilled.IsZero(): // the wait was at the same time as the prefill
+		d.view.handoffs.price.learn(h.tokens, now.Sub(h.prefilled).Seconds())
 	}
 }
 
@@ -371,12 +401,13 @@ func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pick
 			before := &in.Again.handoff
 			state.accused, state.handedBefore, state.compared = before.accused, before.split, before.compared
 		}
-		state.relays = in.Relays && v.spec.Policy.Handoffs.Sidecar
+		state.atOnce = in.Splits && v.spec.Policy.Handoffs.Connector.atOnce()
+		state.relays = in.Relays && v.spec.Policy.Handoffs.Sidecar || state.atOnce
+		state.pulls = in.Splits && splittable(in, &s.request)
 		state.splits = v.roles && (in.Splits || state.relays) && splittable(in, &s.request)
 		return p.promptOf(ctx, v, s, in.Body)
 	}
 	state.takeOver(in.Again)
-	state.blocksUntil = in.BlocksUntil
 	if kept := state.handoff.prompt; kept != nil && in.Again.view.spec.Seed == v.spec.Seed {
 		return *kept
 	}
@@ -396,7 +427,7 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 	d.handoff.leg, d.handoff.split, d.handoff.compared = state.leg, state.handedBefore || state.leg != Whole, state.compared
 	switch {
 	case state.leg == PrefillLeg && state.relays:
-		d.handoff.relayed, d.handoff.planned = true, state.coming
+		d.handoff.relayed, d.handoff.planned, d.handoff.atOnce = !state.atOnce, state.coming, state.atOnce
 	case state.leg == PrefillLeg:
 		kept := state.prompt
 		kept.keys, kept.former, kept.ids = d.keys, slices.Clone(state.former), nil
@@ -408,13 +439,16 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 	case state.leg == DecodeLeg:
 		first := d.view.members[s.index[s.order[0]]]
 		d.handoff.prompt, d.handoff.planned, d.handoff.from = state.handoff.prompt, state.handoff.planned, state.handoff.from
-		d.handoff.lease, d.handoff.first = state.handoff.lease, state.first
+		d.handoff.lease, d.handoff.first, d.handoff.atOnce = state.handoff.lease, state.first, state.first != nil && state.atOnce
 		d.handoff.tokens = s.lacking[s.order[0]]
 		d.handoff.wait = first.load.Predict(d.now(), load.Work{})
 		d.counted = false // its usage counts what it has loaded as found
 		first.stats.picks.Add(1)
 	default:
 		d.handoff.accused = state.accused
+		if state.pull != nil {
+			d.handoff.pulls = state.pull.peer
+		}
 	}
 }
 
@@ -430,12 +464,12 @@ func (d *Decision) reportsPrefill() bool {
 	case d.handoff.leg == PrefillLeg:
 		return true
 	}
-	return d.streamed && d.handoff.leg == Whole
+	return d.streamed && d.handoff.leg == Whole && d.handoff.pulls == nil
 }
 
 // addTo reports the hand-offs of a pool.
 func (h *handoffs) addTo(s *PoolStats, roles bool) {
-	if roles {
+	if roles || h.plans[PlanPull].Load() > 0 {
 		s.TransferSeconds, s.TransferTokenSeconds = h.price.now()
 		s.Plans = map[PlanChoice]int64{}
 		for i := range h.plans {

@@ -152,6 +152,11 @@ type legState struct {
 	// decision before was for a hand-off. logs: decisions are logged.
 	leg                                Leg
 	splits, relays, handedBefore, logs bool
+	// pulls: the caller can have the endpoint load blocks of a peer. pull is the plan for it; nil for none.
+	pulls bool
+	pull  *pull
+	// atOnce: both legs of a hand-off are sent at the same time, so that they are decided together.
+	atOnce bool
 	// handoff is what the decision for the first leg has kept for a DecodeLeg, coming the endpoint that the plan of a PrefillLeg counts on,
 	// accused see handoff. first is the decision for the first leg, if it is relayed.
 	handoff handoff
@@ -162,8 +167,6 @@ type legState struct {
 	// logged.
 	plans    *plans
 	compared *decisionlog.Plan
-	// blocksUntil is how long the blocks of a DecodeLeg last; zero if it does not wait.
-	blocksUntil time.Time
 }
 
 // choose is the pick from s.candidates on.
@@ -183,15 +186,19 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	}
 	question := &s.question // strategies are interfaces: on the stack it would be allocated for each request
 	state.steps.end(StepMatch, p.now)
-	if state.leg == DecodeLeg && !state.blocksUntil.IsZero() && now.After(state.blocksUntil) {
-		v.takeWhole(state)
-	}
 	if state.leg == DecodeLeg {
 		v.receive(s, state, question, now)
 	}
 	probe := v.rank(s, question, now)
+	state.pull = v.planPull(s, state, now)
 	if v.roles && state.leg == Whole {
 		probe = p.split(v, s, state, probe, now)
+	}
+	if state.pull != nil && state.leg == Whole {
+		probe = v.begins(s, state, probe, now)
+		v.countPull(state)
+	} else {
+		state.pull = nil
 	}
 	state.steps.end(StepScore, p.now)
 
@@ -396,7 +403,7 @@ func (v *view) decide(now timeNow, s *scratch, question *policy.Request, state *
 		observed:        state.observed,
 		maxTokens:       r.MaxTokens,
 		answers:         sequencesOf(r),
-		counted:         state.err == nil && len(r.Prompts) <= 1 && !state.noRead && len(state.former) == 0,
+		counted:         state.err == nil && len(r.Prompts) <= 1 && !state.noRead && len(state.former) == 0 && state.pull == nil,
 		cacheUnreported: r.CacheUnreported,
 		class:           state.class(),
 		rendered:        state.rendered,

@@ -53,13 +53,14 @@ const (
 	PlanNoDecode                     // no endpoint that decodes has room and takes over from the one that prefills
 	PlanCheaper                      // it is cheaper alone
 	PlanTried                        // the endpoints are tried again after failures, by another request
+	PlanPull                         // one endpoint serves it and loads a part of the prompt from another one
 	numPlanChoices int        = iota
 )
 
 // String is the value of the metric label.
 func (c PlanChoice) String() string {
 	return [...]string{
-		"handoff", "rule", "gateway", "request", "short", "threshold", "model-length", "no-prefill", "no-decode", "cheaper", "tried",
+		"handoff", "rule", "gateway", "request", "short", "threshold", "model-length", "no-prefill", "no-decode", "cheaper", "tried", "pull",
 	}[c]
 }
 
@@ -138,7 +139,7 @@ func (v *view) take(w *plans, state *pickState, now time.Time) (probe bool) {
 	}
 	// A relayed leg is no probe: whether its endpoint has answered does not show.
 	period := v.spec.Policy.CircuitOpen
-	if probe && state.relays || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
+	if probe && state.relays && !state.atOnce || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
 		if probe {
 			from.circuit.GiveUp()
 		}
@@ -174,6 +175,9 @@ func (v *view) weigh(w *plans, s, first *scratch, state *pickState, now time.Tim
 	first.costs = resize(first.costs, len(w.all))
 	w.scale.Score(&s.question, w.all, first.costs)
 	w.whole = first.costs[w.best].First
+	if state.pull != nil {
+		w.whole = min(w.whole, state.pull.cost)
+	}
 	first.costs = first.costs[:n]
 	first.order = policy.Rank(&s.question, first.candidates, first.costs, first.order, max(1, v.spec.Policy.Attempts))
 	w.first = first.order[0]

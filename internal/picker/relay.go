@@ -24,7 +24,7 @@ const PrefillerHeader = "x-prefiller-host-port"
 
 // Prefiller is the value of PrefillerHeader that the request must get; empty for none. It is the address of an endpoint of the pool.
 func (d *Decision) Prefiller() string {
-	if d.handoff.first == nil {
+	if d.handoff.first == nil || d.handoff.atOnce {
 		return ""
 	}
 	return d.handoff.from.Endpoint.Address

@@ -1,8 +1,6 @@
 package picker
 
 import (
-	"time"
-
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/respcache"
@@ -32,11 +30,7 @@ type Request struct {
 	// Relays: the caller can send the request to one endpoint only, with a PrefillerHeader if Decision.Prefiller has a value for it.
 	Relays bool
 	// HandedOver: the endpoint of Again, a PrefillLeg, has prefilled and holds the blocks. The pick is for the DecodeLeg.
-	// If Again is the DecodeLeg that followed, all its endpoints have refused it because their queues are full.
 	HandedOver bool
-	// BlocksUntil is how long a DecodeLeg that waits for room can count on the blocks; from then on the request is picked for
-	// as a whole.
-	BlocksUntil time.Time
 	// Pool is the namespace/name of the only pool that is allowed to serve the request; empty for all.
 	Pool string
 	// Allow reports whether an endpoint is in the subset that a gateway has given; nil without a subset.

@@ -41,6 +41,8 @@ func (v *view) target(s *scratch, question *policy.Request, state *pickState, c 
 	uncached, lacking := question.Uncached(candidate), 0
 	if state.leg == DecodeLeg {
 		uncached, lacking = 0, s.lacking[c]
+	} else if p := state.pull; p != nil && p.candidate == c {
+		uncached -= p.tokens
 	}
 	return Target{
 		Endpoint:    &v.spec.Endpoints[i],

@@ -64,7 +64,7 @@ func (x *exchange) prefill(t *relay.Ticket, route openai.Route) (parameters []by
 		timer := time.AfterFunc(t.Within, func() { cancel(errLate) })
 		defer timer.Stop()
 	}
-	leg := x.leg(0, openai.AppendPrefill)
+	leg := x.leg(0, func(dst, body []byte) []byte { return openai.AppendPrefill(dst, route, body, openai.AsksPrefill) })
 	if leg == nil {
 		return nil
 	}

@@ -45,6 +45,8 @@ type engineConfig struct {
 	kv   object // more of --kv-events-config
 	// worker: the model has a process of its own, which is what the CPU build does without other flags.
 	worker bool
+	// connector transfers blocks between engines: nixl or mooncake.
+	connector string
 }
 
 // whole is the configuration with its defaults.
@@ -68,6 +70,7 @@ type engine struct {
 	http    int // ports
 	events  int
 	replay  int
+	side    int    // of the connector
 	dir     string // of the model
 	truth   string // directory of sockets
 	log     *logger
@@ -219,7 +222,7 @@ func launch(t *testing.T, config engineConfig, number int) (*engine, error) {
 		return nil, fmt.Errorf("making a directory for sockets: %w", err)
 	}
 	e := &engine{config: config, dir: dir, truth: truth, name: fmt.Sprintf("vllm-%d", number),
-		http: freePort(t, 1), events: freePort(t, config.ranks), replay: freePort(t, config.ranks)}
+		http: freePort(t, 1), events: freePort(t, config.ranks), replay: freePort(t, config.ranks), side: freePort(t, config.ranks)}
 	e.url = fmt.Sprintf("http://127.0.0.1:%d", e.http)
 	return e, e.run()
 }
@@ -232,8 +235,12 @@ func (e *engine) run() error {
 	e.log, e.exited = &logger{}, make(chan struct{})
 	e.process = exec.Command(argv[0], argv[1:]...)
 	e.process.Env = append(os.Environ(), vllmcpu.Environment(run.venv, run.release, e.config.ranks)...)
-	e.process.Env = append(e.process.Env, "VLLM_SERVER_DEV_MODE=1", "PYTHONPATH="+filepath.Join(run.dir, "truth"), "KVASIR_TRUTH="+e.truth)
-	e.process.Env = append(e.process.Env, e.config.env...)
+	connected, err := e.connectorEnvironment()
+	if err != nil {
+		return err
+	}
+	e.process.Env = append(e.process.Env, "VLLM_SERVER_DEV_MODE=1", "KVASIR_TRUTH="+e.truth)
+	e.process.Env = append(append(e.process.Env, connected...), e.config.env...)
 	e.process.Stdout, e.process.Stderr = e.log, e.log
 	e.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	e.process.WaitDelay = time.Second
@@ -255,7 +262,7 @@ func (e *engine) run() error {
 	return nil
 }
 
-// flags of vLLM. Weights are made by the engine; everything behind them is what docs/install-vllm.md says.
+// flags of vLLM. Weights are made by the engine unless the model has some; everything behind them is what docs/install-vllm.md says.
 func (e *engine) flags() []string {
 	endpoint := fmt.Sprintf("tcp://*:%d", e.events)
 	if e.config.dial != "" {
@@ -268,10 +275,14 @@ func (e *engine) flags() []string {
 	if err != nil {
 		panic(err) // strings and booleans
 	}
-	flags := []string{"--load-format", "dummy", "--served-model-name", "m", "--host", "127.0.0.1", "--port", strconv.Itoa(e.http),
+	flags := []string{"--served-model-name", "m", "--host", "127.0.0.1", "--port", strconv.Itoa(e.http),
 		"--max-model-len", strconv.Itoa(maxModelLen), "--block-size", strconv.Itoa(blockTokens), "--enforce-eager", "--uvicorn-log-level", "warning",
 		"--num-gpu-blocks-override", strconv.Itoa(e.config.blocks),
 		"--enable-prompt-tokens-details", "--kv-events-config", string(kv)}
+	if e.config.model != attentive {
+		flags = append(flags, "--load-format", "dummy")
+	}
+	flags = append(flags, e.connectorFlags()...)
 	if e.config.ranks > 1 {
 		flags = append(flags, "--data-parallel-size", strconv.Itoa(e.config.ranks), "--api-server-count", "1")
 	}

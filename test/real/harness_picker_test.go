@@ -32,6 +32,7 @@ type pickerConfig struct {
 	defaults bool
 	// decisions: each decision is logged, see picker.decided.
 	decisions bool
+	roles     []string // of the engines; none if empty
 }
 
 // picker is a running picker in standalone mode.
@@ -194,14 +195,18 @@ func (p *picker) describe(i int, conditions string) {
 	if p.config.portless {
 		ports = ""
 	}
+	role := ""
+	if p.config.roles != nil {
+		role = ", kvasir.dev/role: " + p.config.roles[i]
+	}
 	p.write(fmt.Sprintf("slice-%d.yaml", i), fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: m-%d, labels: {kvasir.dev/pool: m}}
+metadata: {name: m-%d, labels: {kvasir.dev/pool: m%s}}
 addressType: IPv4
 ports: [{name: http, port: %d}%s]
 endpoints:
 - {addresses: [127.0.0.1], conditions: %s, targetRef: {kind: Pod, name: pod-%d, uid: %s}}
-`, i, e.http, ports, conditions, i, e.uid))
+`, i, role, e.http, ports, conditions, i, e.uid))
 }
 
 // start starts the process, on new ports, and waits until it is ready.

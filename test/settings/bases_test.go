@@ -159,7 +159,7 @@ fallback: {attempts: 3}
 decisions: {logPercent: 0, answerHeaders: Never}
 streams: {commentSeconds: 5}
 responseCache: {type: Exact, requests: OnRequest, maxBytes: 8Mi, timeToLiveSeconds: 60}
-disaggregation: {type: Threshold, uncachedTokens: 1000, sidecar: LLMD}
+disaggregation: {type: Threshold, uncachedTokens: 1000, sidecar: LLMD, connector: Mooncake, connectorPort: 9000}
 `
 
 // strategies with members of their own, for the policy and for its shadow.

@@ -276,6 +276,14 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	}
 	watch := e.watchStall(cancel)
 	defer watch.stop()
+	if e.decision.FirstLeg() != nil {
+		end, r := e.beginAtOnce(ctx, cancel)
+		if r != passed {
+			return r
+		}
+		defer end()
+	}
+	e.beginPull()
 	response, err := e.send(ctx)
 	if err == nil && timer != nil && !timer.Stop() {
 		err = errFirstByte // it has just arrived, but its body cannot be read any more
@@ -314,39 +322,6 @@ func (e *exchange) try(ctx context.Context, outcome *picker.Outcome) result {
 	return passed
 }
 
-// send sends the request to the present target.
-func (e *exchange) send(ctx context.Context) (*http.Response, error) {
-	if e.handed != nil {
-		return e.sendBody(ctx, e.handed.body)
-	}
-	return e.sendBody(ctx, e.body)
-}
-
-// sendBody sends the request with a body to the present target.
-func (e *exchange) sendBody(ctx context.Context, body *body) (*http.Response, error) {
-	ep := e.decision.Targets[e.attempt].Endpoint
-	e.taken = new(atomic.Bool)
-	header := requestHeader(e.request, ep, e.client.engineID, e.decision)
-	if e.asksUsage || e.decision.Leg() == picker.PrefillLeg || e.decision.CountsTokens() {
-		header["Accept-Encoding"] = []string{"identity"} // nothing can be taken out of a compressed answer, or counted
-	}
-	if span := e.client.span; span != nil {
-		delete(header, "Tracestate") // of a context that cannot be read
-		span.Inject(func(name, value string) { header[http.CanonicalHeaderKey(name)] = []string{value} })
-	}
-	r := &http.Request{
-		Method: e.request.Method, URL: upstreamURL(e.request.URL), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header,
-		Body:   body.reader(e.taken),
-		GetBody: func() (io.ReadCloser, error) { // the engine has not received it
-			e.taken = new(atomic.Bool) // net/http can still read the body before
-			return body.reader(e.taken), nil
-		},
-		ContentLength: int64(len(body.Bytes)),
-	}
-	return e.proxy.engines.RoundTrip(r.WithContext(ctx), ep)
-}
-
 // failed accounts for an attempt without an answer.
 func (e *exchange) failed(ctx context.Context, err error) result {
 	if e.request.Context().Err() != nil {
@@ -368,6 +343,12 @@ func (e *exchange) failed(ctx context.Context, err error) result {
 		e.log("Attempt failed", errStalled)
 		e.client.span.Failed("stalled")
 		return failedStalled
+	}
+	if errors.Is(context.Cause(ctx), errPrefill) {
+		e.decision.Abandon()
+		e.log("Attempt failed", errPrefill)
+		e.client.span.Failed("prefill")
+		return failedLeg
 	}
 	e.timedOut = errors.Is(err, errFirstByte) || errors.Is(context.Cause(ctx), errFirstByte)
 	if e.timedOut {

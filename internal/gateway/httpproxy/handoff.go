@@ -13,7 +13,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/relay"
 )
 
-// decodeAttempts is how many engines are sent the same parameters.
+// decodeAttempts is how many engines are tried with the same parameters. At most one of them takes the connection.
 const decodeAttempts = 2
 
 // handedOver is a request whose first leg has ended: the body of the second.
@@ -39,11 +39,8 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		if e.brokeOff {
 			return false
 		}
-	case e.brokeOff:
+	case e.forgetFirst(), e.brokeOff:
 		return false
-	case r == failedFull && e.decision.WaitsForRoom() && e.blocksLast():
-		in.HandedOver, in.BlocksUntil = true, e.handed.at.Add(picker.BlocksLast)
-		return true
 	case r.costs() && !r.answered() && (e.unretried || !e.decision.MayRetry()): // an engine that answers has computed nothing
 		return false
 	}
@@ -52,12 +49,13 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 	return true
 }
 
-// resends reports whether the present leg can be sent to another target after a failure. Parameters with which one endpoint
-// could not load the blocks are of no use to another one. A second time-out of a leg would double the client's wait.
+// resends reports whether the present leg can be sent to another target after a failure. Parameters that have reached one endpoint are
+// of no use to another one: once the blocks are read, or the request is refused, they are free, and an engine that reads them then
+// answers with whatever has taken their place, without an error. A second time-out of a leg would double the client's wait.
 func (e *exchange) resends(r result) bool {
 	switch e.decision.Leg() {
 	case picker.DecodeLeg:
-		return e.attempt+1 < decodeAttempts && e.blocksLast() && r != failedFirstByte && !r.answered() && e.again(r)
+		return r == failedConnect && e.decision.FirstLeg() == nil && e.attempt+1 < decodeAttempts && e.blocksLast()
 	case picker.PrefillLeg:
 		return r != failedFirstByte && e.again(r)
 	}
@@ -79,7 +77,7 @@ func (e *exchange) prefill(ctx context.Context) result {
 	}
 	watch := e.watchStall(cancel)
 	defer watch.stop()
-	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte { return openai.AppendPrefill(dst, e.body.Bytes) })
+	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte { return openai.AppendPrefill(dst, e.route, e.body.Bytes, openai.AsksPrefill) })
 	if asked == nil {
 		return e.noMemory()
 	}

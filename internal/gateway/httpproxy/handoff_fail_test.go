@@ -92,22 +92,15 @@ func TestThePrefillShowsItsSpeed(t *testing.T) {
 	}
 }
 
-// A prefill that is done waits for room at an endpoint that decodes, where the policy lets requests wait.
-func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
+// A prefill that is done does not wait for room at an endpoint that decodes: one that has refused it lets go of the blocks. The request
+// goes alone, and waits for room where the policy lets requests wait.
+func TestAPrefillThatFindsNoRoomGoesAlone(t *testing.T) {
 	for name, tc := range map[string]struct {
-		waits bool
-		ages  time.Duration // of the blocks while it waits
-		want  map[string]int64
-		// whether the endpoint that has answered has got the parameters
-		parameters bool
-	}{
-		"requests wait":         {true, 0, map[string]int64{"completed": 1}, true},
-		"it waits for too long": {true, picker.BlocksLast, map[string]int64{"no_decode": 1}, false},
-		"requests do not wait":  {false, 0, map[string]int64{"no_decode": 1}, false},
-	} {
+		waits   bool
+		refused int64 // requests at first
+	}{"requests wait": {true, 3}, "requests do not wait": {false, 1}} {
 		t.Run(name, func(t *testing.T) {
-			var aged atomic.Int64
-			h, p, d := withRolesOf(t, Options{Now: func() time.Time { return time.Now().Add(time.Duration(aged.Load())) }}, func(s *picker.Spec) {
+			h, p, d := withRolesOf(t, Options{}, func(s *picker.Spec) {
 				s.Policy.Admission.Queue, s.Policy.Admission.WaitBudget = tc.waits, time.Hour
 				s.Policy.Admission.Limits.Requests, s.Policy.Admission.Limits.Bytes = 1000, 1<<20
 				s.Policy.Admission.Limits.TTL, s.Policy.Admission.Limits.Hold = time.Hour, time.Hour
@@ -115,8 +108,7 @@ func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
 			var refused atomic.Int64
 			for i := range d {
 				d[i].does(func(w http.ResponseWriter, _ *http.Request) {
-					if refused.Add(1) <= 2 {
-						aged.Store(int64(tc.ages))
+					if refused.Add(1) <= tc.refused {
 						full(w, nil)
 						return
 					}
@@ -127,25 +119,29 @@ func TestAPrefillWaitsForRoomToDecode(t *testing.T) {
 			if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || !strings.Contains(string(body), "of d") {
 				t.Errorf("status %d: %.200s", answer.StatusCode, body)
 			}
-			if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(tc.want) {
-				t.Errorf("hand-offs %v, want %v", got, tc.want)
+			if got := h.handoffs(); fmt.Sprint(got) != fmt.Sprint(map[string]int64{"no_decode": 1}) {
+				t.Errorf("hand-offs %v", got)
 			}
 			if n := len(p[0].requests()) + len(p[1].requests()); n != 1 {
 				t.Errorf("%d prefills", n)
 			}
-			last := 0
-			for i := range d {
-				for _, r := range d[i].requests() {
-					if r["kv_transfer_params"] == nil {
-						last++
-					}
-				}
-			}
-			if (last == 0) != tc.parameters {
-				t.Errorf("%d requests without parameters", last)
+			if with, all := withParameters(d); with != 1 || all != int(tc.refused)+1 {
+				t.Errorf("%d of %d requests have parameters", with, all)
 			}
 		})
 	}
+}
+
+// withParameters counts the requests that have the parameters of a hand-off, and all.
+func withParameters(d [2]*party) (with, all int) {
+	for i := range d {
+		for _, r := range d[i].requests() {
+			if all++; r["kv_transfer_params"] != nil {
+				with++
+			}
+		}
+	}
+	return with, all
 }
 
 // A prefill that does not end in time is not begun again elsewhere.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 
@@ -33,6 +34,66 @@ func (h *house) completionOf(url string, prompt int) (string, error) {
 		return "", fmt.Errorf("status %d, %w: %.200s", answer.StatusCode, err, text)
 	}
 	return out.Choices[0].Text, nil
+}
+
+// simRoles is a proxy of simulated engines with a connector: one for each role.
+func simRoles(t *testing.T, o Options, transfer vllmsim.Transfer, change func(*picker.Spec), roles ...endpoint.Role) (*house, []*vllmsim.Engine) {
+	t.Helper()
+	var engines []*vllmsim.Engine
+	var addresses []string
+	transfer.Enabled = true
+	for range roles {
+		e, err := vllmsim.Start(vllmsim.Config{
+			ServedModelNames: []string{"m"}, SpeedUp: 20, Events: vllmsim.EventsConfig{Disabled: true}, Transfer: transfer,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = e.Close() })
+		engines, addresses = append(engines, e), append(addresses, e.Addr())
+	}
+	s := spec(addresses...)
+	for i := range s.Endpoints {
+		s.Endpoints[i].Role = roles[i]
+	}
+	s.Policy.Handoffs = picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 64}
+	s.Policy.AnswerHeaders = "Always"
+	change(&s)
+	return newHouse(t, o, s), engines
+}
+
+// Requests of all routes are handed over, and served alone where the blocks cannot be loaded, streamed or not.
+func TestAllRoutesAreHandedOver(t *testing.T) {
+	words := strings.Repeat("many words ", 100)
+	for path, body := range map[string]string{
+		"/v1/completions":      `{"model":"m","prompt":"%s` + words + `","max_tokens":9%s}`,
+		"/v1/chat/completions": `{"model":"m","messages":[{"role":"user","content":"%s` + words + `"}],"max_tokens":9%s}`,
+		"/v1/responses":        `{"model":"m","input":"%s` + words + `","max_output_tokens":9%s}`,
+		"/v1/messages":         `{"model":"m","messages":[{"role":"user","content":"%s` + words + `"}],"max_tokens":9%s}`,
+	} {
+		for _, stream := range []string{"", `,"stream":true`} {
+			t.Run(path+stream, func(t *testing.T) {
+				h, engines := simRoles(t, Options{}, vllmsim.Transfer{}, func(*picker.Spec) {}, endpoint.Prefill, endpoint.Decode)
+				ask := func(first string) {
+					t.Helper()
+					answer := h.post(path, fmt.Sprintf(body, first, stream))
+					text, err := io.ReadAll(answer.Body)
+					if err != nil || answer.StatusCode != 200 || strings.Contains(string(text), `"error":{`) || len(text) < 100 {
+						t.Errorf("status %d, %v: %s", answer.StatusCode, err, text)
+					}
+				}
+				ask("First ")
+				if got := h.handoffs(); got["completed"] != 1 || len(got) != 1 {
+					t.Errorf("hand-offs %v", got)
+				}
+				engines[0].ForgetTransfers()
+				ask("Second ")
+				if got := h.handoffs(); got["completed"] != 1 || got["decode_failed"] != 1 || len(got) != 2 {
+					t.Errorf("hand-offs with an engine that is not the one that has prefilled: %v", got)
+				}
+			})
+		}
+	}
 }
 
 func TestEnginesThatDieLoseNoHandoff(t *testing.T) {

@@ -116,6 +116,8 @@ type Proxy struct {
 	requests underWay
 	ids      requestIDs
 	mirrors  *mirrors
+	// bootstraps are the engines that hand prompts over by Mooncake.
+	bootstraps *bootstraps
 	// since is when the proxy was made: the time that lists of models give for each.
 	since time.Time
 }
@@ -126,7 +128,7 @@ func New(options Options) *Proxy {
 	return &Proxy{
 		options: options, picker: options.Picker, engines: newTransports(&options), suspects: options.Picker.Suspects(),
 		budget: options.Budget, requests: underWay{most: options.MaxRequests, owners: map[string]int{}},
-		mirrors: newMirrors(&options), since: options.Now(),
+		mirrors: newMirrors(&options), bootstraps: newBootstraps(), since: options.Now(),
 	}
 }
 

@@ -25,6 +25,10 @@ type Spec struct {
 	Hold bool
 	// Loaded: another engine has computed the prompt, and its KV arrives with the request. Only the last token is computed.
 	Loaded bool
+	// Arrived is how many tokens of the prompt's beginning another engine had, whose KV arrives with the request.
+	Arrived int
+	// Foreign: what has arrived was computed for another prompt, so that the answer is not that to this one.
+	Foreign bool
 	// Slot is the driver's own number for the request.
 	Slot int
 	// Known is the result of Know for the prompt; nil makes NewRequest compute it.
@@ -66,8 +70,9 @@ type Request struct {
 	hashes []Hash   // of the full blocks of tokens, as far as computed
 	root   Hash
 	sample uint64
-	// noLookup, hold and loaded as in Spec.
+	// noLookup, hold, loaded and arrived as in Spec.
 	noLookup, hold, loaded bool
+	arrived                int
 
 	found     int // prompt tokens that the last admission found in the cache
 	state     state
@@ -120,7 +125,7 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 	r := &Request{
 		Slot: spec.Slot, Adapter: spec.Adapter, AdapterID: spec.AdapterID, Salt: spec.Salt,
 		MaxTokens: min(spec.MaxTokens, e.cfg.MaxModelLen-n),
-		tokens:    spec.Prompt, prompt: n, noLookup: spec.NoLookup, hold: spec.Hold, loaded: spec.Loaded,
+		tokens:    spec.Prompt, prompt: n, noLookup: spec.NoLookup, hold: spec.Hold, loaded: spec.Loaded, arrived: spec.Arrived,
 	}
 	r.root = e.chain.Root(spec.root(), spec.Salt)
 	r.hashes = make([]Hash, 0, r.likelyBlocks(e.cfg.BlockSize))
@@ -129,6 +134,9 @@ func (e *Engine) NewRequest(spec Spec) (*Request, error) {
 	} else {
 		r.hashes = e.chain.Hashes(r.hashes, r.root, r.tokens, e.cfg.BlockSize)
 		r.sample = sampleOf(r.tokens)
+	}
+	if spec.Foreign {
+		r.sample = ^r.sample
 	}
 	return r, nil
 }

@@ -204,6 +204,8 @@ func (e *Engine) admit(r *Request, budget int) (int, bool) {
 	computed := len(hits) * size
 	if r.found = computed; r.loaded && r.Preemptions == 0 {
 		computed = r.prompt - 1
+	} else if r.Preemptions == 0 {
+		computed = max(computed, min(r.arrived, r.prompt-1)/size*size)
 	}
 	n := min(len(r.tokens)-computed, budget)
 	if need := ceilDiv(computed+n, size) - len(hits); need > e.pool.Free()-unreferenced {

@@ -33,8 +33,10 @@ type Division struct {
 	Prefillers int     `json:"prefillers"`
 	Decoders   int     `json:"decoders"`
 	Load       float64 `json:"load"`
-	// Whole is the fleet without roles, Rules are those of the same roles: by cost first, then the fixed ones.
+	// Whole is the fleet without roles, Pulls is the same where pods load prefixes from each other, and Rules are those of the same roles: by cost
+	// first, then the fixed ones.
 	Whole RuleScore   `json:"whole"`
+	Pulls RuleScore   `json:"pulls"`
 	Rules []RuleScore `json:"rules"`
 }
 
@@ -44,7 +46,7 @@ type RuleScore struct {
 	TTFTMean float64 `json:"ttftMeanSeconds"`
 	GapP99   float64 `json:"gapP99Seconds"`
 	E2EMean  float64 `json:"e2eMeanSeconds"`
-	// HandedOver is the part of the requests that was handed over, 0 to 1; Shed is how many were refused.
+	// HandedOver is the part of the requests that was handed over, or loaded a prefix from another pod, 0 to 1; Shed is how many were refused.
 	HandedOver float64 `json:"handedOver"`
 	Shed       int     `json:"shed"`
 }
@@ -66,7 +68,7 @@ func (a *Apart) rules() []rule {
 
 // Run runs all rules in all configurations. done is called after each one.
 func (a *Apart) Run(ctx context.Context, done func(n, all int)) (list []*Division, err error) {
-	all, n := len(a.Workloads)*len(a.Loads)*(1+len(a.Prefillers)*len(a.rules()))*len(a.Seeds), 0
+	all, n := len(a.Workloads)*len(a.Loads)*(2+len(a.Prefillers)*len(a.rules()))*len(a.Seeds), 0
 	run := func(c *Config, name string, into *RuleScore) error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -111,8 +113,14 @@ func (a *Apart) Run(ctx context.Context, done func(n, all int)) (list []*Divisio
 				if err := run(&c, "no roles", &whole); err != nil {
 					return nil, err
 				}
+				var pulls RuleScore
+				c.Roles = Roles{Rule: picker.HandoffSpec{Rule: picker.HandoffByCost, Connector: picker.Offloading}}
+				if err := run(&c, "no roles, pulling", &pulls); err != nil {
+					return nil, err
+				}
 				for _, d := range cells[load] {
 					d.Whole.merge(&whole)
+					d.Pulls.merge(&pulls)
 					for i, rule := range a.rules() {
 						c.Roles = Roles{Prefillers: d.Prefillers, Rule: rule.spec}
 						if err := run(&c, rule.name, &d.Rules[i]); err != nil {
@@ -176,6 +184,7 @@ func WriteDivisions(w io.Writer, list []*Division) error {
 				s.TTFTMean, ttft, 1000*s.GapP99, s.E2EMean, e2e, 100*s.HandedOver, s.Shed)
 		}
 		row(&d.Whole, "", "")
+		row(&d.Pulls, "", "")
 		for i := range d.Rules {
 			ttft, e2e := d.Ratios(i)
 			row(&d.Rules[i], fmt.Sprintf("%.2f", ttft), fmt.Sprintf("%.2f", e2e))

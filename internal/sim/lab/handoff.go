@@ -111,3 +111,20 @@ func (s *sim) token(out *enginemodel.Output) {
 	}
 	x.last = s.now
 }
+
+// pull loads what a pod lacks of a prompt from the peer of a decision, and returns how long that takes; 0 without one.
+func (s *sim) pull(d *picker.Decision, pod int, spec *enginemodel.Spec) time.Duration {
+	peer := d.PullFrom()
+	if peer == nil {
+		return 0
+	}
+	match := func(pod int) int {
+		return s.pods[pod].engine.Match(spec.Adapter, spec.Salt, spec.Prompt) * s.BlockTokens
+	}
+	there, own := match(s.out.pods[peer.Pod]), match(pod)
+	if there <= own {
+		return 0
+	}
+	spec.Arrived = there
+	return transferBase + time.Duration(there-own)*transferToken
+}

@@ -129,7 +129,7 @@ func TestApartRunsEachRuleInEachConfiguration(t *testing.T) {
 	a := Apart{Config: c, Workloads: []*Workload{w}, Prefillers: []int{1, 2}, Loads: []float64{0.5}, Thresholds: []int{129}, Seeds: []uint64{1, 2}}
 	last, all := 0, 0
 	list, err := a.Run(t.Context(), func(n, of int) { last, all = n, of })
-	if err != nil || len(list) != 2 || last != 14 || all != 14 {
+	if err != nil || len(list) != 2 || last != 16 || all != 16 {
 		t.Fatalf("%d configurations, %d of %d runs, %v", len(list), last, all, err)
 	}
 	for _, d := range list {
@@ -141,5 +141,30 @@ func TestApartRunsEachRuleInEachConfiguration(t *testing.T) {
 	var table strings.Builder
 	if err := WriteDivisions(&table, list); err != nil || strings.Count(table.String(), "from 129") != 3 || strings.Contains(table.String(), "NaN") {
 		t.Errorf("%v\n%s", err, table.String())
+	}
+}
+
+// Pods that load prefixes from each other answer all requests, and compute less of them than pods that do not.
+func TestPullsOfTheLab(t *testing.T) {
+	c := apartConfig(t, "agentic", picker.HandoffSpec{})
+	computed := map[bool]int{}
+	for _, pulls := range []bool{false, true} {
+		c.Roles = Roles{Rule: picker.HandoffSpec{Rule: picker.HandoffByCost}}
+		if pulls {
+			c.Roles.Rule.Connector = picker.Offloading
+		}
+		r, err := Run(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Shed != 0 || (r.HandedOver > 0) != pulls {
+			t.Errorf("pulling %v: %d refused, %d have pulled of %d", pulls, r.Shed, r.HandedOver, r.Requests)
+		}
+		for _, n := range r.ComputedTokens {
+			computed[pulls] += n
+		}
+	}
+	if computed[true] >= computed[false] {
+		t.Errorf("%d tokens computed with pulls, %d without", computed[true], computed[false])
 	}
 }

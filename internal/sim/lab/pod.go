@@ -6,6 +6,7 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
 	"github.com/kvasir-dev/kvasir/internal/kvindex"
+	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/sim/enginemodel"
 )
@@ -181,3 +182,29 @@ func (s *sim) store(pod int, e *enginemodel.Event) {
 		s.pickers[p].Confirm(feed, s.stored)
 	}
 }
+
+// scrape shows the engines' metrics to the pickers.
+func (s *sim) scrape() {
+	for i, pod := range s.pods {
+		if s.feeds[0][i].Writer == nil {
+			continue // its pool has no endpoint yet
+		}
+		st := pod.engine.Stats()
+		r := load.Report{
+			Running: st.Running, Waiting: st.Waiting,
+			KVUsage: float64(st.UsedBlocks) / float64(st.NumBlocks), KVTokens: st.NumBlocks * s.BlockTokens,
+			Generated: float64(st.GenerationTokens),
+		}
+		if a := &pod.adapters; a.PerPod > 0 && !a.Unreported {
+			r.MaxAdapters, r.Adapters = a.PerPod, a.names()
+		}
+		r.Waiting += len(pod.adapters.waiting)
+		for j := range s.pickers {
+			s.pickers[j].Observe(s.feeds[j][i].Endpoint.ID, s.clock(), r)
+		}
+	}
+	s.peers.expire(s.clock())
+	s.agenda.add(s.now+s.ScrapeEvery, scrapes, 0)
+}
+
+func podName(i int) string { return fmt.Sprintf("pod-%d", i) }

@@ -10,7 +10,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/kvevent"
-	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/modelroute"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
@@ -412,7 +411,9 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 	pod := s.out.pods[d.Targets[0].Endpoint.Pod]
 	x := &sent{decision: d, pod: pod, arrived: came, at: s.now}
 	e := s.pods[pod]
-	if x.request, err = e.engine.NewRequest(s.leg(x, before, s.spec(i, prompt))); err != nil {
+	spec := s.leg(x, before, s.spec(i, prompt))
+	pulls := s.pull(d, pod, &spec)
+	if x.request, err = e.engine.NewRequest(spec); err != nil {
 		d.End(picker.Rejected)
 		s.drop(i)
 		s.out.shed()
@@ -430,6 +431,11 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 		return
 	}
 	s.free(x)
+	if pulls > 0 {
+		s.out.handedOver++
+		s.agenda.add(s.now+pulls, reached, i)
+		return
+	}
 	s.travel(i)
 }
 
@@ -470,29 +476,3 @@ func (s *sim) over(i int) {
 		s.agenda.add(s.now+s.think[i], arrival, next)
 	}
 }
-
-// scrape shows the engines' metrics to the pickers.
-func (s *sim) scrape() {
-	for i, pod := range s.pods {
-		if s.feeds[0][i].Writer == nil {
-			continue // its pool has no endpoint yet
-		}
-		st := pod.engine.Stats()
-		r := load.Report{
-			Running: st.Running, Waiting: st.Waiting,
-			KVUsage: float64(st.UsedBlocks) / float64(st.NumBlocks), KVTokens: st.NumBlocks * s.BlockTokens,
-			Generated: float64(st.GenerationTokens),
-		}
-		if a := &pod.adapters; a.PerPod > 0 && !a.Unreported {
-			r.MaxAdapters, r.Adapters = a.PerPod, a.names()
-		}
-		r.Waiting += len(pod.adapters.waiting)
-		for j := range s.pickers {
-			s.pickers[j].Observe(s.feeds[j][i].Endpoint.ID, s.clock(), r)
-		}
-	}
-	s.peers.expire(s.clock())
-	s.agenda.add(s.now+s.ScrapeEvery, scrapes, 0)
-}
-
-func podName(i int) string { return fmt.Sprintf("pod-%d", i) }

@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 )
 
@@ -38,11 +36,7 @@ type answer struct {
 	req      *common
 	prompts  [][]uint32
 	streams  []*stream
-	// receiving is the load of the blocks, which serve waits for.
-	receiving sync.WaitGroup
-
-	mu   sync.Mutex
-	over bool // guarded by mu: the client has gone, or the answer has ended
+	loading  loading
 }
 
 func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat bool) (*answer, error) {
@@ -62,29 +56,13 @@ func (e *Engine) newAnswer(r *http.Request, c *common, prompts [][]uint32, chat 
 		a.id = e.requestID("chatcmpl-", r, c)
 	}
 	setDefault(&a.model, e.cfg.ServedModelNames[0])
-	if transfer != nil && transfer.RemotePrefill {
-		spec, err := e.spec(c, slices.Clip(prompts[0]))
-		if err != nil {
-			return nil, err
-		}
-		a.receiving.Go(func() { a.receive(r.Context(), transfer, spec) })
-	}
-	return a, nil
+	return a, a.loading.begin(r.Context(), e, c, transfer, prompts, streams)
 }
 
 // serve answers the request; an abort by the client ends it in the engine.
 func (a *answer) serve(w http.ResponseWriter, r *http.Request) {
 	ended := false
-	defer a.receiving.Wait()
-	defer func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.over = true; !ended {
-			for _, s := range a.streams {
-				a.e.loop.abort(s)
-			}
-		}
-	}()
+	defer func() { a.loading.end(a.e, a.streams, ended) }()
 	if a.req.Stream {
 		ended = a.stream(w, r)
 		return
@@ -127,6 +105,9 @@ func (a *answer) usage(views []view) usage {
 	}
 	u.Total = u.Prompt + u.Completion
 	u.Details = a.e.details(a.prompts[0], cached, a.chat)
+	if views[0].loaded && u.Details != nil && u.Details.Created != nil {
+		*u.Details.Created = 0
+	}
 	return u
 }
 
@@ -191,7 +172,7 @@ func (a *answer) plain(w http.ResponseWriter, views []view) {
 	}
 	out := map[string]any{
 		"id": a.id, "object": a.object(false), "created": a.created, "model": a.model, "choices": choices, "usage": a.usage(views),
-		"service_tier": nil, "system_fingerprint": nil, "kv_transfer_params": a.handed(views),
+		"service_tier": nil, "system_fingerprint": nil, "kv_transfer_params": a.e.handed(a.streams[0], views[0], len(a.prompts[0])),
 	}
 	if a.chat && a.req.ReturnTokenIDs {
 		out["prompt_token_ids"] = a.prompts[0]

@@ -13,6 +13,7 @@ type convertedAnswer struct {
 	created int64
 	model   string
 	prompt  []uint32
+	stream  *stream
 	// numbered: events have numbers.
 	numbered bool
 }
@@ -24,6 +25,9 @@ type answerWriter interface {
 	// news writes text that is new; first reports whether there was none before.
 	news(send func(event string, data map[string]any), text string, first bool)
 	end(send func(event string, data map[string]any), v view)
+	// fault is the answer to a request whose blocks could not be loaded; breakOff ends its stream.
+	fault() error
+	breakOff(send func(event string, data map[string]any))
 }
 
 // serveConverted answers a chat in the form that an answerWriter gives it.
@@ -33,18 +37,26 @@ func (e *Engine) serveConverted(
 	if err := e.checkRank(r); err != nil {
 		return err
 	}
-	streams, err := e.submit(&req.common, [][]uint32{prompt})
+	prompts := [][]uint32{prompt}
+	transfer := e.transferParams(&req.common, prompts)
+	streams, err := e.submitFor(&req.common, prompts, transfer)
 	if err != nil {
 		return err
 	}
+	var load loading
+	if err := load.begin(r.Context(), e, &req.common, transfer, prompts, streams); err != nil {
+		return err
+	}
 	t := &convertedAnswer{
-		e: e, id: e.requestID(prefix, r, &req.common), created: time.Now().Unix(), model: e.nameOf(req.Model), prompt: prompt,
+		e: e, id: e.requestID(prefix, r, &req.common), created: time.Now().Unix(), model: e.nameOf(req.Model), prompt: prompt, stream: streams[0],
 	}
-	if !t.serve(w, r, streams[0], as(t), req.Stream) {
-		e.loop.abort(streams[0])
-	}
+	ended := t.serve(w, r, streams[0], as(t), req.Stream)
+	load.end(e, streams, ended)
 	return nil
 }
+
+// handed are the parameters for the engine that decodes; nil for none.
+func (t *convertedAnswer) handed(v view) any { return t.e.handed(t.stream, v, len(t.prompt)) }
 
 // serve writes the answer and reports whether it came to its end; a client that is gone ends it before.
 func (t *convertedAnswer) serve(w http.ResponseWriter, r *http.Request, s *stream, in answerWriter, streamed bool) bool {
@@ -71,6 +83,14 @@ func (t *convertedAnswer) serve(w http.ResponseWriter, r *http.Request, s *strea
 		if fresh := v.tokens[sent:]; streamed && len(fresh) > 0 {
 			in.news(send, t.e.cfg.Text.Decode(fresh), sent == 0)
 			sent = len(v.tokens)
+		}
+		if v.finish == finishError {
+			if !streamed {
+				t.e.writeError(w, in.fault())
+				return true
+			}
+			in.breakOff(send)
+			return flush.Flush() == nil && !failed
 		}
 		if v.finish != "" {
 			if !streamed {

@@ -73,6 +73,14 @@ func StartContext(ctx context.Context, cfg Config) (*Engine, error) {
 		}
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
+	side, err := listenSide(ctx, &cfg.Transfer)
+	if err != nil {
+		_ = ln.Close()
+		if e.pub != nil {
+			e.pub.close()
+		}
+		return nil, err
+	}
 	e.addr = ln.Addr().String()
 	e.loop = newLoop(model, cfg, e.pub, e.metrics)
 	e.transfers = newTransfers(&cfg, func(r *enginemodel.Request) { e.loop.do(func() { e.loop.model.Free(r) }) })
@@ -80,11 +88,16 @@ func StartContext(ctx context.Context, cfg Config) (*Engine, error) {
 	e.metrics.step(model.Stats())
 	e.server = &http.Server{Handler: e.handler(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: keepAlive, MaxHeaderBytes: 64 << 10}
 	e.served.Go(e.loop.run)
-	e.served.Go(func() {
-		if err := e.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			cfg.Log.Error(err, "Serving HTTP failed")
+	for _, ln := range []net.Listener{ln, side} {
+		if ln == nil {
+			continue
 		}
-	})
+		e.served.Go(func() {
+			if err := e.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+				cfg.Log.Error(err, "Serving HTTP failed")
+			}
+		})
+	}
 	return e, nil
 }
 

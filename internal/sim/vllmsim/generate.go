@@ -52,6 +52,6 @@ func (a *answer) writeGenerated(w http.ResponseWriter, views []view) {
 	}
 	a.e.writeJSON(w, map[string]any{
 		"request_id": a.id, "created": a.created, "model": a.model, "choices": choices, "usage": a.usage(views), "prompt_logprobs": nil,
-		"kv_transfer_params": a.handed(views),
+		"kv_transfer_params": a.e.handed(a.streams[0], views[0], len(a.prompts[0])),
 	})
 }

@@ -20,6 +20,7 @@ type messagesRequest struct {
 	Stream      bool              `json:"stream"`
 	Tools       []json.RawMessage `json:"tools"`
 	CacheSalt   *string           `json:"cache_salt"`
+	KVTransfer  json.RawMessage   `json:"kv_transfer_params"`
 }
 
 // messagesError is an error in the form of Anthropic's API. The engine's first check of a body, which is the same for all
@@ -67,7 +68,7 @@ func (e *Engine) messages(body []byte, counting bool) (*chatRequest, []uint32, e
 	}
 	chat, prompt, err := e.chatOf(openai.Messages, body, &standIn{
 		model: req.Model, system: plainText(req.System), turns: *req.Messages, tools: req.Tools, most: req.MaxTokens,
-		temperature: req.Temperature, stream: req.Stream, salt: req.CacheSalt,
+		temperature: req.Temperature, stream: req.Stream, salt: req.CacheSalt, transfer: req.KVTransfer,
 	})
 	if err != nil {
 		return nil, nil, messagesError{err}
@@ -148,6 +149,9 @@ func (t messageTeller) plain(v view) any {
 	if reason := t.reason(v); reason != nil {
 		out["stop_reason"] = reason
 	}
+	if handed := t.handed(v); handed != nil {
+		out["kv_transfer_params"] = handed
+	}
 	return out
 }
 
@@ -171,4 +175,10 @@ func (t messageTeller) end(send func(string, map[string]any), v view) {
 	}
 	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": t.reason(v), "stop_sequence": nil}, "usage": t.counts(v)})
 	send("message_stop", map[string]any{})
+}
+
+func (t messageTeller) fault() error { return messagesError{errLoad} }
+
+func (t messageTeller) breakOff(send func(string, map[string]any)) {
+	send("error", map[string]any{"error": map[string]any{"type": "internal_error", "message": "2 validation errors for ChatCompletionStreamResponse"}})
 }

@@ -1,6 +1,7 @@
 package vllmsim
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -314,6 +315,9 @@ func (e *Engine) submitFor(c *common, prompts [][]uint32, transfer *transferPara
 	if len(prompts) == 0 {
 		return nil, badRequest("prompt", "there is no prompt")
 	}
+	if e.transfers.fails(transfer) {
+		return nil, errLoad
+	}
 	ready := make(chan struct{}, 1)
 	streams := make([]*stream, 0, len(prompts)*c.choices())
 	for _, prompt := range prompts {
@@ -324,7 +328,7 @@ func (e *Engine) submitFor(c *common, prompts [][]uint32, transfer *transferPara
 			}
 			holds := ""
 			if transfer != nil && transfer.RemoteDecode {
-				spec.Hold, holds = true, "held-"+strconv.FormatUint(e.lastID.Add(1), 36)
+				spec.Hold, holds = true, cmp.Or(transfer.holdAs, "held-"+strconv.FormatUint(e.lastID.Add(1), 36))
 			}
 			req, err := e.loop.model.NewRequest(spec)
 			if err != nil {
@@ -345,7 +349,7 @@ func (e *Engine) submitFor(c *common, prompts [][]uint32, transfer *transferPara
 			s.show(nil, 0, finishAbort)
 			continue
 		}
-		if transfer != nil && transfer.RemotePrefill {
+		if transfer != nil && transfer.loads() {
 			continue
 		}
 		e.loop.submit(s)

@@ -30,6 +30,7 @@ type responsesRequest struct {
 	Prompt       json.RawMessage   `json:"prompt"`
 	CacheSalt    *string           `json:"cache_salt"`
 	RequestID    string            `json:"request_id"`
+	KVTransfer   json.RawMessage   `json:"kv_transfer_params"`
 	Messages     bool              `json:"enable_response_messages"`
 
 	// What answers repeat.
@@ -130,6 +131,7 @@ func (e *Engine) responses(body []byte) (*responsesRequest, *chatRequest, []uint
 	chat, prompt, err := e.chatOf(openai.Responses, body, &standIn{
 		model: req.Model, system: req.Instructions, turns: turns, tools: req.Tools, most: req.MaxTokens, temperature: req.Temperature,
 		stream: req.Stream, salt: req.CacheSalt, requestID: strings.TrimPrefix(req.RequestID, "resp_"),
+		transfer: req.KVTransfer,
 	})
 	return req, chat, prompt, err
 }
@@ -269,6 +271,9 @@ func (t responseTeller) plain(v view) any {
 		status = "incomplete"
 	}
 	out := t.response(status, t.items(v), t.counts(v))
+	if handed := t.handed(v); handed != nil {
+		out["kv_transfer_params"] = handed
+	}
 	if t.req.Messages {
 		out["input_messages"], out["output_messages"] = []any{t.raw(t.prompt)}, []any{t.raw(v.tokens)}
 	}
@@ -314,3 +319,8 @@ func (t responseTeller) end(send func(string, map[string]any), v view) {
 	}
 	send("response.completed", map[string]any{"response": t.plain(v)})
 }
+
+func (t responseTeller) fault() error { return errLoad }
+
+// breakOff closes the connection within the stream.
+func (t responseTeller) breakOff(func(string, map[string]any)) { panic(http.ErrAbortHandler) }

@@ -65,6 +65,8 @@ func (e *Engine) routes() map[string]route {
 	}
 	if e.cfg.Transfer.Enabled {
 		routes[sideChannel] = route{http.MethodGet: e.serveHeld, http.MethodDelete: e.serveHeld}
+		routes[peerPath] = onPost(e.servePeer)
+		routes[bootstrapPath] = onGet(e.serveBootstrap)
 	}
 	if e.cfg.RuntimeLoRA {
 		routes["/v1/load_lora_adapter"] = onPost(e.handle(e.loadAdapter))

@@ -72,6 +72,7 @@ type standIn struct {
 	stream        bool
 	salt          *string
 	requestID     string
+	transfer      json.RawMessage
 }
 
 // body is the chat that the request stands for.
@@ -96,7 +97,8 @@ func (s *standIn) body() ([]byte, error) {
 		Stream      bool              `json:"stream"`
 		CacheSalt   *string           `json:"cache_salt,omitempty"`
 		RequestID   string            `json:"request_id,omitempty"`
-	}{s.model, messages, s.tools, s.most, s.temperature, s.stream, s.salt, s.requestID})
+		Transfer    json.RawMessage   `json:"kv_transfer_params,omitempty"`
+	}{s.model, messages, s.tools, s.most, s.temperature, s.stream, s.salt, s.requestID, s.transfer})
 }
 
 // chatOf reads the request of another API as the chat that it stands for. With a model's template the prompt is that of the

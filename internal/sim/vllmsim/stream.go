@@ -22,6 +22,8 @@ type stream struct {
 	// holds is the name under which the blocks of the request are kept after its end, and blocks are these; empty for none.
 	holds  string
 	blocks []enginemodel.Block // written before the end is shown
+	// tells is what the usage counts as cached, if the prompt was loaded from another engine; nil for what this one has found. Guarded by mu.
+	tells *int
 	// ready gets a token when there is something new; several streams of a handler can share it.
 	ready chan struct{}
 
@@ -39,6 +41,8 @@ type view struct {
 	tokens []uint32
 	// cached prompt tokens, known with the first token.
 	cached int
+	// loaded: these are those of the engine that has prefilled.
+	loaded bool
 	// finish is the reason for the end, empty before it.
 	finish string
 }
@@ -46,7 +50,11 @@ type view struct {
 func (s *stream) view() view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return view{tokens: s.tokens, cached: s.cached, finish: s.finish}
+	v := view{tokens: s.tokens, cached: s.cached, finish: s.finish}
+	if s.tells != nil {
+		v.cached, v.loaded = *s.tells, true
+	}
+	return v
 }
 
 // show passes the available tokens to the handler. The slice must only ever be appended to.

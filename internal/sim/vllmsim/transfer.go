@@ -3,10 +3,12 @@ package vllmsim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -22,8 +24,8 @@ const (
 	DefaultTransferToken = 10700 * time.Nanosecond
 )
 
-// Transfer is the engine's KV connector: NixlConnector in its default mode, in which the engine that decodes reads the blocks
-// from the one that has prefilled.
+// Transfer is the engine's KV connector. With NixlConnector in its default mode, the engine that decodes reads the blocks from the one that
+// has prefilled; with the others (Connector), both have the request at the same time.
 //
 //	P  kv_transfer_params {do_remote_decode}   its blocks are held after the answer, which says where they are
 //	D  kv_transfer_params as P has answered    asks P for the blocks, loads them, lets P free them, and decodes
@@ -40,6 +42,9 @@ type Transfer struct {
 	Base, Token time.Duration
 	// Host is where other engines ask for blocks, as VLLM_NIXL_SIDE_CHANNEL_HOST says; empty for the address where the engine listens.
 	Host string
+	// Connector is the kind. Side is where it listens for other engines, host:port, beside the engine's own address; empty for none.
+	Connector Connector
+	Side      string
 }
 
 // ParseTransfer reads the JSON of vLLM's --kv-transfer-config.
@@ -54,16 +59,17 @@ func ParseTransfer(text string) (Transfer, error) {
 	if err := json.Unmarshal([]byte(text), &in); err != nil {
 		return Transfer{}, fmt.Errorf("reading the KV transfer configuration: %w", err)
 	}
+	connector, ok := connectors[in.Connector]
 	switch {
-	case in.Connector != "NixlConnector" && in.Connector != "NixlPullConnector":
-		return Transfer{}, fmt.Errorf("KV connector %q: only NixlConnector is simulated", in.Connector)
+	case !ok:
+		return Transfer{}, fmt.Errorf("KV connector %q is not simulated", in.Connector)
 	case in.Policy != "" && in.Policy != "fail" && in.Policy != "recompute":
 		return Transfer{}, fmt.Errorf("kv_load_failure_policy %q is not one of fail, recompute", in.Policy)
 	case !(in.Extra.Lease >= 0) || in.Extra.Lease > 1e6:
 		return Transfer{}, fmt.Errorf("kv_lease_duration is %v s, must be positive", in.Extra.Lease)
 	}
 	lease := time.Duration(in.Extra.Lease * float64(time.Second))
-	return Transfer{Enabled: true, Recompute: in.Policy == "recompute", Lease: lease}, nil
+	return Transfer{Enabled: true, Recompute: in.Policy == "recompute", Lease: lease, Connector: connector}, nil
 }
 
 // transferParams are the parameters of both legs.
@@ -74,6 +80,18 @@ type transferParams struct {
 	Request       string `json:"remote_request_id"`
 	Host          string `json:"remote_host"`
 	Port          int    `json:"remote_port"`
+	// Cached are the tokens that the engine that has prefilled found in its cache.
+	Cached *int `json:"remote_prefill_cached_tokens"`
+	// Those of Mooncake, and of the tier p2p.
+	Transfer  string `json:"transfer_id"`
+	Bootstrap string `json:"remote_bootstrap_addr"`
+	Decoder   *side  `json:"remote_decoder"`
+	Prefiller *side  `json:"remote_prefiller"`
+	Source    *side  `json:"remote_kv_source"`
+	// pulls: the engine asks a peer for what it has of the prompt, and computes the rest.
+	pulls bool
+	// holdAs is the name under which the blocks are held; empty for one that the engine chooses.
+	holdAs string
 }
 
 // transfers are the blocks that wait for other engines, and the counters of the connector.
@@ -87,7 +105,11 @@ type transfers struct {
 
 	mu              sync.Mutex
 	closed          bool
+	forgotten       bool
+	failing         bool
+	asked           int // by engines that pull
 	held            map[string]*holding
+	given           map[string]bool // away, by the names of requests
 	expired, failed uint64
 }
 
@@ -106,7 +128,7 @@ func newTransfers(c *Config, free func(*enginemodel.Request)) *transfers {
 		*d = time.Duration(float64(*d) / c.SpeedUp)
 	}
 	return &transfers{
-		config: t, free: free, held: map[string]*holding{}, id: strconv.FormatInt(time.Now().UnixNano(), 36),
+		config: t, free: free, held: map[string]*holding{}, given: map[string]bool{}, id: strconv.FormatInt(time.Now().UnixNano(), 36),
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 }
@@ -136,6 +158,7 @@ func (t *transfers) release(id string, h *holding) bool {
 	if ok = ok && (h == nil || now == h); ok {
 		now.lease.Stop()
 		delete(t.held, id)
+		t.given[id] = true
 	}
 	t.mu.Unlock()
 	if ok {
@@ -152,6 +175,48 @@ func (t *transfers) extend(id string) bool {
 	return ok && h.lease.Reset(t.config.Lease)
 }
 
+// ForgetTransfers makes the engine one that other engines do not know under the name that its parameters give: they cannot load from it.
+func (e *Engine) ForgetTransfers() {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	e.transfers.forgotten = true
+}
+
+// FailPrefills makes the engine answer with an error to requests that are to prefill for others.
+func (e *Engine) FailPrefills() {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	e.transfers.failing = true
+}
+
+// fails reports whether a request is one that FailPrefills means.
+func (t *transfers) fails(p *transferParams) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failing && p != nil && p.RemoteDecode
+}
+
+// AskedByPeers is how often other engines have asked what this one has of a prompt.
+func (e *Engine) AskedByPeers() int {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	return e.transfers.asked
+}
+
+// RenameTransfers gives the engine another id for transfers, as a restart does.
+func (e *Engine) RenameTransfers() {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	e.transfers.id += "-again"
+}
+
+// known reports whether an engine asks under the present name.
+func (t *transfers) known(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.forgotten && (id == t.id || t.config.Connector == Offloading)
+}
+
 // close ends all leases.
 func (t *transfers) close() {
 	t.mu.Lock()
@@ -162,24 +227,35 @@ func (t *transfers) close() {
 	}
 }
 
-// load reads so many tokens of a prompt from the engine that has computed it. That engine frees the blocks at an abort, too.
-func (t *transfers) load(ctx context.Context, p *transferParams, tokens int) error {
-	err := t.read(ctx, p, tokens)
+// load reads so many tokens of a prompt from the engine that has computed it. That engine frees the blocks at an abort, too. foreign: it
+// has freed them before, so that something else can be there; NixlConnector does not notice.
+func (t *transfers) load(ctx context.Context, p *transferParams, tokens int) (foreign bool, err error) {
+	if err := t.locate(ctx, p); err != nil {
+		return false, err
+	}
+	err = t.read(ctx, p, tokens)
 	if freed := t.ask(context.WithoutCancel(ctx), p, http.MethodDelete); err == nil {
 		err = freed
 	}
-	return err
+	if errors.Is(err, errFreed) {
+		return true, nil
+	}
+	return false, err
 }
 
+// errFreed: the engine that has prefilled does not hold the blocks any more.
+var errFreed = errors.New("the other engine has freed the blocks")
+
 func (t *transfers) read(ctx context.Context, p *transferParams, tokens int) error {
-	if err := t.ask(ctx, p, http.MethodGet); err != nil {
-		return err
+	freed := t.ask(ctx, p, http.MethodGet)
+	if freed != nil && !errors.Is(freed, errFreed) {
+		return freed
 	}
 	timer := time.NewTimer(t.config.Base + time.Duration(tokens)*t.config.Token)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil
+		return freed
 	case <-ctx.Done():
 		return fmt.Errorf("loading blocks: %w", ctx.Err())
 	}
@@ -187,8 +263,11 @@ func (t *transfers) read(ctx context.Context, p *transferParams, tokens int) err
 
 // ask asks the other engine's side channel whether it holds the blocks, or to free them.
 func (t *transfers) ask(ctx context.Context, p *transferParams, method string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
+	if t.config.Connector == NIXL || method == http.MethodDelete {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+	}
 	to := url.URL{Scheme: "http", Host: net.JoinHostPort(p.Host, strconv.Itoa(p.Port)), Path: sideChannel, RawQuery: url.Values{
 		"engine": {p.Engine}, "request": {p.Request}}.Encode()}
 	r, err := http.NewRequestWithContext(ctx, method, to.String(), http.NoBody)
@@ -200,6 +279,9 @@ func (t *transfers) ask(ctx context.Context, p *transferParams, method string) e
 		return fmt.Errorf("asking for blocks: %w", err)
 	}
 	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode == http.StatusGone {
+		return errFreed
+	}
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("the other engine does not hold the blocks: status %d", answer.StatusCode)
 	}
@@ -208,7 +290,7 @@ func (t *transfers) ask(ctx context.Context, p *transferParams, method string) e
 
 // errLoad is what the client of a request gets whose blocks could not be loaded.
 var errLoad = &apiError{
-	status: http.StatusInternalServerError, kind: "InternalServerError", message: "The request failed in the engine: its KV cache was not loaded.",
+	status: http.StatusInternalServerError, kind: "InternalServerError", message: "Internal server error",
 }
 
 // sideChannel is the path where engines ask for blocks. It stands for the connector's own socket.
@@ -217,14 +299,19 @@ const sideChannel = "/sim/kv"
 // serveHeld answers an engine that asks for blocks, and one that has read them.
 func (e *Engine) serveHeld(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	there := q.Get("engine") == e.transfers.id
-	if r.Method == http.MethodDelete {
-		there = there && e.transfers.release(q.Get("request"), nil)
-	} else {
-		there = there && e.transfers.extend(q.Get("request"))
-	}
-	if !there {
+	if !e.transfers.known(q.Get("engine")) {
 		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	if r.Method == http.MethodGet {
+		e.transfers.awaitHeld(r.Context(), q.Get("request"))
+	}
+	holds := e.transfers.extend
+	if r.Method == http.MethodDelete {
+		holds = func(id string) bool { return e.transfers.release(id, nil) }
+	}
+	if !holds(q.Get("request")) {
+		w.WriteHeader(http.StatusGone)
 	}
 }
 
@@ -235,7 +322,7 @@ func (e *Engine) transferParams(c *common, prompts [][]uint32) *transferParams {
 		return nil
 	}
 	var p transferParams
-	if err := json.Unmarshal(c.KVTransfer, &p); err != nil || !p.RemoteDecode && !p.RemotePrefill {
+	if err := json.Unmarshal(c.KVTransfer, &p); err != nil || !p.read(e.cfg.Transfer.Connector) {
 		return nil
 	}
 	if !e.cfg.Transfer.Enabled || len(prompts)*c.choices() != 1 {
@@ -245,14 +332,49 @@ func (e *Engine) transferParams(c *common, prompts [][]uint32) *transferParams {
 	return &p
 }
 
-// receive loads the prompt of an answer's only stream and submits it, or ends it with an error. The engine answers meanwhile.
-func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemodel.Spec) {
-	e, s := a.e, a.streams[0]
+// loading is the load of the blocks of an answer's only stream.
+type loading struct {
+	under sync.WaitGroup
+
+	mu   sync.Mutex
+	over bool // guarded by mu: the client has gone, or the answer has ended
+}
+
+// begin loads the prompt of the only stream in the background, if the request has parameters for it.
+func (l *loading) begin(ctx context.Context, e *Engine, c *common, p *transferParams, prompts [][]uint32, streams []*stream) error {
+	if p == nil || !p.loads() {
+		return nil
+	}
+	spec, err := e.spec(c, slices.Clip(prompts[0]))
+	switch {
+	case err != nil:
+	case p.pulls:
+		l.under.Go(func() { l.pull(ctx, e, streams[0], p, spec) })
+	default:
+		l.under.Go(func() { l.receive(ctx, e, streams[0], p, spec) })
+	}
+	return err
+}
+
+// end ends the load, and the streams of an answer that has not ended.
+func (l *loading) end(e *Engine, streams []*stream, ended bool) {
+	defer l.under.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over = true; !ended {
+		for _, s := range streams {
+			e.loop.abort(s)
+		}
+	}
+}
+
+// receive loads the prompt of a stream and submits it, or ends it with an error. The engine answers meanwhile.
+func (l *loading) receive(ctx context.Context, e *Engine, s *stream, p *transferParams, spec enginemodel.Spec) {
 	tokens := len(spec.Prompt) - e.Match(spec.Adapter, spec.Salt, spec.Prompt)*e.cfg.BlockSize
-	err := e.transfers.load(ctx, p, tokens)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.over {
+	foreign, err := e.transfers.load(ctx, p, tokens)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
 		return
 	}
 	t := e.transfers
@@ -263,7 +385,12 @@ func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemode
 	t.mu.Unlock()
 	switch {
 	case err == nil:
-		spec.Loaded = true
+		spec.Loaded, spec.Foreign = true, foreign
+		if e.cfg.Release.minor(31) {
+			s.mu.Lock()
+			s.tells = p.Cached
+			s.mu.Unlock()
+		}
 	case !e.cfg.Transfer.Recompute:
 		e.cfg.Log.Info("Loading blocks failed", "error", err.Error())
 		s.show(nil, 0, finishError)
@@ -279,12 +406,11 @@ func (a *answer) receive(ctx context.Context, p *transferParams, spec enginemode
 }
 
 // handed are the parameters that the answer to a prefill gives, for the engine that decodes; nil for other answers.
-func (a *answer) handed(views []view) any {
-	s := a.streams[0]
-	if s.holds == "" || views[0].finish == finishAbort {
+func (e *Engine) handed(s *stream, v view, prompt int) any {
+	if s.holds == "" || v.finish == finishAbort || e.cfg.Transfer.Connector != NIXL {
 		return nil
 	}
-	host, port, err := net.SplitHostPort(a.e.addr)
+	host, port, err := net.SplitHostPort(e.addr)
 	if err != nil {
 		return nil
 	}
@@ -292,19 +418,22 @@ func (a *answer) handed(views []view) any {
 	if err != nil {
 		return nil
 	}
-	if a.e.cfg.Transfer.Host != "" {
-		host = a.e.cfg.Transfer.Host
+	if e.cfg.Transfer.Host != "" {
+		host = e.cfg.Transfer.Host
 	}
-	release := a.e.cfg.Release
+	release := e.cfg.Release
 	out := map[string]any{
-		"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": a.e.transfers.id, "remote_host": host,
+		"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": e.transfers.id, "remote_host": host,
 		"remote_port": n, "tp_size": 1, "remote_block_ids": s.blocks, "remote_request_id": s.holds,
 	}
 	if release.minor(18) {
 		out["remote_block_ids"] = [][]enginemodel.Block{s.blocks}
 	}
 	if release.minor(21) {
-		out["remote_num_tokens"] = len(a.prompts[0])
+		out["remote_num_tokens"] = prompt
+	}
+	if release.minor(31) {
+		out["remote_prefill_cached_tokens"] = v.cached
 	}
 	return out
 }

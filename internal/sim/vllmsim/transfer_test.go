@@ -3,7 +3,11 @@ package vllmsim
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -71,8 +75,8 @@ func TestAPromptIsHandedOver(t *testing.T) {
 		t.Errorf("%v requests held in %d blocks, want 1 in 7", held, used)
 	}
 	text, cached := loaded(t, d, prompt, params)
-	if text != want || cached != 100 {
-		t.Errorf("answer %q with %d tokens cached, want %q with 100", text, cached, want)
+	if text != want || cached != 0 {
+		t.Errorf("answer %q with %d tokens cached, want %q with those that the first engine had found, 0", text, cached, want)
 	}
 	if n := d.Match("", "", prompt); n != 6 {
 		t.Errorf("the prompt's blocks in the cache are %d, want 6", n)
@@ -88,11 +92,25 @@ func TestAnEngineAnnouncesTheAddressThatItIsGiven(t *testing.T) {
 	}
 }
 
+// An engine that reads blocks does not notice that they are free (TestParametersServeOnce of test/real).
 func TestBlocksThatNoEngineReadsExpire(t *testing.T) {
 	p, d := pair(t, Transfer{Lease: 50 * time.Millisecond}, Transfer{})
 	params := prefilled(t, p, ids(0, 100))
 	eventually(t, "the lease ends", func() bool { return counted(t, p, "vllm:nixl_num_kv_expired_reqs_total") == 1 })
 	eventually(t, "the blocks are free", func() bool { return p.Stats().UsedBlocks == 0 })
+	right := complete(t, start(t, Config{}), "/v1/completions", object{"prompt": ids(0, 100), "max_tokens": 20}).Choices[0].Text
+	if text, _ := loaded(t, d, ids(0, 100), params); text == right {
+		t.Error("blocks that are free are read as if they were not")
+	}
+	if n := counted(t, d, "vllm:nixl_num_failed_transfers_total"); n != 0 {
+		t.Errorf("%v failed transfers, want 0", n)
+	}
+}
+
+func TestAnEngineThatIsGoneFailsTheRequest(t *testing.T) {
+	p, d := pair(t, Transfer{}, Transfer{})
+	params := prefilled(t, p, ids(0, 100))
+	p.Kill()
 	status, b := post(t, d, "/v1/completions", object{"prompt": ids(0, 100), "kv_transfer_params": params})
 	if status != http.StatusInternalServerError {
 		t.Errorf("status %d: %s", status, b)
@@ -101,17 +119,24 @@ func TestBlocksThatNoEngineReadsExpire(t *testing.T) {
 		t.Errorf("%v failed transfers, want 1", n)
 	}
 	resp := open(context.Background(), t, d, "/v1/completions", object{"prompt": ids(0, 100), "stream": true, "kv_transfer_params": params})
-	var text strings.Builder
-	buf := make([]byte, 4096)
-	for {
-		n, err := resp.Body.Read(buf)
-		text.Write(buf[:n])
-		if err != nil {
-			break
-		}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if s := text.String(); !strings.HasPrefix(s, `data: {"error":`) || !strings.HasSuffix(s, "data: [DONE]\n\n") {
+	if s := string(text); !strings.HasPrefix(s, `data: {"error":`) || !strings.HasSuffix(s, "data: [DONE]\n\n") {
 		t.Errorf("a stream whose blocks are gone: %q", s)
+	}
+}
+
+// The usage of the engine that decodes counts what the one that prefills has found, from 0.31 on, and before what it has loaded.
+func TestUsageOfLoadedPrompts(t *testing.T) {
+	for release, want := range map[Release]int{30 << 8: 100, 31 << 8: 96} {
+		c := Config{Release: release, Transfer: Transfer{Enabled: true}}
+		p, d := start(t, c), start(t, c)
+		prefilled(t, p, ids(0, 100))
+		if _, cached := loaded(t, d, ids(0, 100), prefilled(t, p, ids(0, 100))); cached != want {
+			t.Errorf("%v: %d tokens cached, want %d", release, cached, want)
+		}
 	}
 }
 
@@ -157,11 +182,47 @@ func TestTransferConfig(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{``, `{}`, `{"kv_connector":"MooncakeConnector"}`,
+	for _, text := range []string{``, `{}`, `{"kv_connector":"P2pNcclConnector"}`,
 		`{"kv_connector":"NixlConnector","kv_load_failure_policy":"retry"}`,
 		`{"kv_connector":"NixlConnector","kv_connector_extra_config":{"kv_lease_duration":-1}}`} {
 		if got, err := ParseTransfer(text); err == nil {
 			t.Errorf("%s: %+v, want an error", text, got)
+		}
+	}
+}
+
+// The simulated tier p2p takes from parameters what vLLM's own code does (own_offloading_test.go of test/real).
+func TestTheTierUnderstandsAsRecorded(t *testing.T) {
+	raw, err := os.ReadFile("../../../test/real/offloading/wire.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded []struct {
+		Parameters json.RawMessage
+		Source     *struct {
+			Peer string `json:"peer_id"`
+			Name string `json:"kv_request_id"`
+			Asks bool   `json:"do_probe"`
+		}
+		Dest *struct {
+			Name string `json:"kv_request_id"`
+		}
+	}
+	if err := json.Unmarshal(raw, &recorded); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range recorded {
+		var p transferParams
+		if err := json.Unmarshal(r.Parameters, &p); err != nil {
+			t.Fatal(err)
+		}
+		concerns := p.read(Offloading)
+		holds, loads := r.Dest != nil && r.Dest.Name != "", r.Source != nil
+		if concerns != (holds || loads) || p.RemoteDecode != holds || p.loads() != loads || loads && p.pulls != r.Source.Asks {
+			t.Errorf("%s: holds %v, loads %v, want %v and %v", r.Parameters, p.RemoteDecode, p.RemotePrefill, holds, loads)
+		}
+		if holds && p.holdAs != r.Dest.Name || loads && (p.Request != r.Source.Name || net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) != r.Source.Peer) {
+			t.Errorf("%s: holds as %q, loads %q of %s:%d", r.Parameters, p.holdAs, p.Request, p.Host, p.Port)
 		}
 	}
 }

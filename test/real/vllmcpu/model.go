@@ -64,6 +64,7 @@ var processors = map[string]map[string]object{
 // models by name. Cases that need no other use qwen2.
 var models = map[string]object{
 	"qwen2":          modelConfig(nil),
+	attentive:        modelConfig(nil),
 	"beginning":      modelConfig(nil), // its tokenizer puts a token before texts
 	"printing":       modelConfig(nil),
 	"printing parts": modelConfig(nil),
@@ -112,6 +113,11 @@ func WriteModel(root, name string) (dir string, err error) {
 	if isFile(filepath.Join(dir, "config.json"), raw) && isFile(filepath.Join(dir, "tokenizer_config.json"), tokens) &&
 		isFile(filepath.Join(dir, "tokenizer.json"), words) {
 		return dir, nil
+	}
+	if name == attentive {
+		if err := writeWeights(dir, attentiveWeights()); err != nil {
+			return "", err
+		}
 	}
 	for file, content := range processors[name] {
 		raw, err := json.Marshal(content)

@@ -1,0 +1,113 @@
+package picker
+
+import (
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/policy"
+)
+
+// pull is a plan for a request that one endpoint serves alone: it loads a part of the prompt from another one, its peer, which holds more of
+// it, and computes the rest. It is compared with all endpoints as they are, by the same terms:
+//
+//	pull = wait, prefill of what the peer lacks and harm at the endpoint + transfer of what the peer holds and the endpoint lacks
+//
+// The price of the transfer is that of hand-offs. The engine computes what the peer does not hold any more, so that a pull cannot fail. Only
+// strategies that count in seconds pull.
+type pull struct {
+	candidate int
+	peer      *endpoint.Endpoint
+	tokens    int
+	cost      float64
+}
+
+// PullFrom is the endpoint that the first target loads a part of the prompt from; nil if it loads nothing.
+func (d *Decision) PullFrom() *endpoint.Endpoint { return d.handoff.pulls }
+
+// pullable reports whether a ranked request can be served with blocks of a peer.
+func (v *view) pullable(state *pickState) bool {
+	rule := &v.spec.Policy.Handoffs
+	return state.pulls && state.leg == Whole && rule.Rule == HandoffByCost && rule.Connector == Offloading &&
+		v.spec.Policy.Strategy.Type == policy.MarginalCost
+}
+
+// planPull finds the best pull for a ranked request. It is nil if none costs less than the endpoint that is now the best.
+func (v *view) planPull(s *scratch, state *pickState, now time.Time) *pull {
+	if !v.pullable(state) || len(s.candidates) < 2 {
+		return nil
+	}
+	question, peer := &s.question, -1
+	for c := range s.candidates {
+		if !s.ignored[c] && v.spec.Endpoints[s.index[c]].RankHeader < 0 &&
+			(peer < 0 || question.Uncached(&s.candidates[c]) < question.Uncached(&s.candidates[peer])) {
+			peer = c
+		}
+	}
+	if peer < 0 {
+		return nil
+	}
+	n, base, perToken := len(s.candidates), 0.0, 0.0
+	base, perToken = v.handoffs.price.now()
+	all := append(append(make([]policy.Candidate, 0, 2*n), s.candidates...), s.candidates...)
+	lacks := question.Uncached(&s.candidates[peer])
+	for c := range s.candidates {
+		gain := question.Uncached(&s.candidates[c]) - lacks
+		all[n+c].Match = s.candidates[peer].Match
+		all[n+c].Delay += base + perToken*float64(gain)
+	}
+	costs := make([]policy.Cost, 2*n)
+	v.strategy.Score(question, all, costs)
+	best := pull{candidate: -1, cost: costs[s.order[0]].First}
+	for c := range s.candidates {
+		gain := question.Uncached(&s.candidates[c]) - lacks
+		if gain <= v.spec.BlockTokens || costs[n+c].First >= best.cost || !v.takes(now, s.index[c], &s.candidates[c].Load, s.needs()) {
+			continue
+		}
+		best = pull{candidate: c, peer: &v.spec.Endpoints[s.index[peer]], tokens: gain, cost: costs[n+c].First}
+	}
+	if best.candidate < 0 {
+		return nil
+	}
+	return &best
+}
+
+// takePull makes a pull's endpoint the first one of the request.
+func (s *scratch) takePull(p *pull) {
+	at := 0
+	for i, c := range s.order {
+		if c == p.candidate {
+			at = i
+		}
+	}
+	if s.order[at] != p.candidate { // it was not among the best
+		s.order = append(s.order, p.candidate)
+		at = len(s.order) - 1
+	}
+	copy(s.order[1:at+1], s.order[:at])
+	s.order[0] = p.candidate
+}
+
+// begins makes a pull's endpoint the first one, unless its circuit lets no request through. probe reports whether the request probes it.
+func (v *view) begins(s *scratch, state *pickState, probe bool, now time.Time) bool {
+	p := state.pull
+	if p.candidate == s.order[0] {
+		return probe
+	}
+	first := v.members[s.index[s.order[0]]]
+	ok, probes := v.members[s.index[p.candidate]].circuit.Take(now, v.spec.Policy.CircuitFailures)
+	if !ok {
+		state.pull = nil
+		return probe
+	}
+	if probe {
+		first.circuit.GiveUp() // it is not asked after all
+	}
+	s.takePull(p)
+	return probes
+}
+
+func (v *view) countPull(state *pickState) {
+	if state.pull != nil && !state.again {
+		v.handoffs.plans[PlanPull].Add(1)
+	}
+}

@@ -1,0 +1,79 @@
+package picker
+
+import (
+	"testing"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+)
+
+// pulling is the policy of pools whose engines load blocks of each other.
+var pulling = HandoffSpec{Rule: HandoffByCost, Connector: Offloading, Port: 5710}
+
+// untilMoved picks for one prompt, which the first of two endpoints holds, until a request goes to the second one. It returns how many
+// went to the first, and the last decision; nil if all of many did.
+func untilMoved(t *testing.T, rule HandoffSpec, seconds float64) (stayed int, moved *Decision, p *Picker, c *clock) {
+	t.Helper()
+	c = newClock()
+	p = newPicker(t, c, rolesSpec(t, rule, endpoint.Both, endpoint.Both))
+	const tokens = 8000
+	hold(feed(t, p, "pod-0"), keysOf(t, "m", 0, tokens)...)
+	if seconds > 0 {
+		probe := splits(t, p, completion("m", 100_000, 64, true))
+		for range 50 {
+			probe.view.handoffs.price.learn(tokens, seconds)
+		}
+		probe.End(Completed)
+	}
+	body := completion("m", 0, tokens, true)
+	for range 400 {
+		d := splits(t, p, body)
+		if d.Leg() != Whole {
+			t.Fatalf("leg %v in a pool without roles", d.Leg())
+		}
+		if d.Targets[0].Endpoint.Pod == "pod-1" {
+			return stayed, d, p, c
+		}
+		if d.PullFrom() != nil {
+			t.Fatalf("an endpoint that holds the prompt loads it from %s", d.PullFrom().Pod)
+		}
+		stayed++
+	}
+	return stayed, nil, p, c
+}
+
+// An endpoint that holds a prompt and is busy lends it to another one, as soon as that is cheaper than to wait and than to compute it
+// again.
+func TestABusyEndpointIsPulledFrom(t *testing.T) {
+	alone, d, _, _ := untilMoved(t, HandoffSpec{Rule: HandoffByCost}, 0)
+	if d != nil && d.PullFrom() != nil {
+		t.Error("blocks are pulled by engines that cannot")
+	}
+	stayed, d, p, c := untilMoved(t, pulling, 0)
+	if d == nil || d.PullFrom() == nil || d.PullFrom().Pod != "pod-0" || stayed >= alone {
+		t.Fatalf("%d requests stayed, and %d where nothing is pulled; then %+v", stayed, alone, d)
+	}
+	if n := p.Stats()[0].Plans[PlanPull]; n != 1 {
+		t.Errorf("%d pulls are counted", n)
+	}
+	if l := d.Targets[0].member.load.View(c.Now()); l.PendingTokens > 64 {
+		t.Errorf("%v tokens are to be prefilled where they are loaded", l.PendingTokens)
+	}
+	if n := d.Targets[0].Predicted; n != 0 {
+		t.Errorf("%d tokens are predicted in the cache of the endpoint that loads them", n)
+	}
+	d.FirstToken()
+	d.Usage(8000, 8000)
+	d.End(Completed)
+	if s := p.Stats()[0]; s.Endpoints[1].Hits.Answers != 0 || s.Endpoints[1].Load.Rate != 0 {
+		t.Errorf("a pull teaches hits and the speed of prefills: %+v", s.Endpoints[1])
+	}
+}
+
+// Blocks that take long to transfer are computed again.
+func TestADearTransferIsNoPull(t *testing.T) {
+	cheap, _, _, _ := untilMoved(t, pulling, 0)
+	stayed, d, _, _ := untilMoved(t, pulling, 100)
+	if stayed <= cheap || d != nil && d.PullFrom() != nil && stayed < 2*cheap {
+		t.Errorf("%d requests stayed with a transfer of 100 s, %d with a usual one", stayed, cheap)
+	}
+}
