@@ -50,7 +50,7 @@ func exported(t *testing.T) map[string]metric {
 		all[m[1]] = metric{histogram: m[2] == "histogram", labels: labels}
 	}
 	for _, m := range row.FindAllStringSubmatch(operators, -1) {
-		all[m[1]] = metric{labels: []string{"namespace", "pool", "job", "pod"}}
+		all[m[1]] = metric{labels: []string{"namespace", "pool", "role", "job", "pod"}}
 	}
 	if len(all) < 50 {
 		t.Fatalf("docs/metrics.md has %d metrics", len(all))

@@ -61,7 +61,7 @@ spec:
 		Expect(err).To(HaveOccurred())
 		out, err = cluster.Kubectl(ctx, nil, "scale", "-n", ns, "kvpool/c", "--replicas=3")
 		Expect(err).To(HaveOccurred())
-		Expect(out+err.Error()).To(ContainSubstring("set the size in roles"))
+		Expect(out + err.Error()).To(ContainSubstring("set the size in roles"))
 		out, err = cluster.Kubectl(ctx, strings.NewReader(`
 apiVersion: kvasir.dev/v1alpha1
 kind: InferencePool

@@ -219,8 +219,8 @@ func (g *group) next(spare bool) *rolePlan {
 	return best
 }
 
-// blocking is a role with an outdated pod that does not serve, if there is no room for a new pod while a role goes; nil for none. Such a pod
-// keeps its place otherwise, as it can be back in a moment.
+// blocking is a role with an outdated pod that does not serve, if there is no room for a new pod while a role goes; nil for none. Such
+// a pod keeps its place otherwise, as it can be back in a moment.
 func (g *group) blocking() *rolePlan {
 	if g.room() > 0 || g.holds() {
 		return nil

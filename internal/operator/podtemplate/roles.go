@@ -11,11 +11,8 @@ import (
 )
 
 // SideChannelHost is the variable with the address at which an engine gives others what they need to read its blocks. vLLM's default is
-// localhost, which no other pod reaches. SideChannelPort is the port by default.
-const (
-	SideChannelHost       = "VLLM_NIXL_SIDE_CHANNEL_HOST"
-	SideChannelPort int32 = 5600
-)
+// localhost, which no other pod reaches.
+const SideChannelHost = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 
 // RoleOf is a role as the label spells it, and as pickers know it.
 func RoleOf(name v1alpha1.RoleName) endpoint.Role {

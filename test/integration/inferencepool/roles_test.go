@@ -7,6 +7,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -160,6 +162,12 @@ var _ = Describe("a pool with roles", Ordered, func() {
 		})
 		settled(role(v1alpha1.RolePrefill, 2), role(v1alpha1.RoleDecode, 3))
 		Expect(get(Default).Status.UpdateRevision).To(Equal(before), "a size is no part of the revision")
+		Eventually(func(g Gomega) {
+			var events eventsv1.EventList
+			g.Expect(api.List(ctx, &events, client.InNamespace(namespace))).To(Succeed())
+			g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", "ScaledUp"),
+				HaveField("Note", "Prefill from 1 to 2: spec.roles, Decode from 2 to 3: spec.roles"))))
+		}).Should(Succeed())
 		edit(func(pool *v1alpha1.InferencePool) { pool.Spec.Roles[0].Replicas = ptr.To[int32](1) })
 		settled(role(v1alpha1.RolePrefill, 1), role(v1alpha1.RoleDecode, 3))
 	})
@@ -185,6 +193,32 @@ var _ = Describe("a pool with roles", Ordered, func() {
 		pool := get(Default)
 		err := api.Patch(ctx, pool, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":5}}`)))
 		Expect(err).To(MatchError(ContainSubstring("set the size in roles")))
+	})
+
+	It("keeps the pods of its roles while a change to pods without roles is paused", func() {
+		before := get(Default).Status.CurrentRevision
+		edit(func(pool *v1alpha1.InferencePool) {
+			pool.Spec.Paused, pool.Spec.Roles, pool.Spec.Replicas = v1alpha1.PauseRollout, nil, ptr.To[int32](3)
+		})
+		victim := pods(Default)[0]
+		Expect(api.Delete(ctx, &victim)).To(Succeed())
+		Eventually(func(g Gomega) {
+			kubelet(g)
+			pool := get(g)
+			g.Expect(pool.Status.ObservedGeneration).To(Equal(pool.Generation))
+			g.Expect(pool.Status.CurrentRevision).To(Equal(before))
+			g.Expect(meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionUpToDate)).To(HaveField("Reason", "RolloutPaused"))
+			got := map[string]int{}
+			for _, pod := range pods(g) {
+				g.Expect(pod.UID).NotTo(Equal(victim.UID))
+				g.Expect(decodes(&pod) || pod.Labels[v1alpha1.LabelRole] == "prefill").To(BeTrue(), "%s does not serve", pod.Name)
+				g.Expect(pod.Name).To(HavePrefix(before))
+				got[pod.Labels[v1alpha1.LabelRole]]++
+			}
+			g.Expect(got).To(Equal(map[string]int{"prefill": 1, "decode": 2}), "%+v", pool.Status.Roles)
+		}, "60s", "100ms").Should(Succeed())
+		edit(func(pool *v1alpha1.InferencePool) { pool.Spec.Paused = "" })
+		settled(role(v1alpha1.RoleBoth, 3))
 	})
 
 	It("changes to pods without roles, and back", func() {

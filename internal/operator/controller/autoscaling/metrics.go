@@ -4,8 +4,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What HPAs and dashboards read: one series for each pool or role that scales, of what the loop has seen last. The label role is absent, which
-// is empty for Prometheus, for a pool without roles.
+// What HPAs and dashboards read: one series for each pool or role that scales, of what the loop has seen last. The label role is empty
+// for a pool without roles.
 var (
 	poolLabels  = []string{"namespace", "pool", "role"}
 	recommended = prometheus.NewDesc("kvasir_pool_recommended_replicas", "Pods that the pool needs, by its autoscaling.", poolLabels, nil)

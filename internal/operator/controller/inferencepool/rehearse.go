@@ -71,7 +71,8 @@ func (r *executor) ask(ctx context.Context) (refusal, err error) {
 	of := r.revisions.shape.RolesOf()
 	for i := range len(islands) * len(of) {
 		a := lifecycle.Action{
-			Name: lifecycle.PodName(r.key.Name, r.revisions.update, 0), Revision: r.revisions.update, Island: islands[i/len(of)], Role: of[i%len(of)],
+			Name: lifecycle.PodName(r.key.Name, r.revisions.update, 0), Revision: r.revisions.update,
+			Island: islands[i/len(of)], Role: of[i%len(of)],
 		}
 		pod, err := r.newPod(&a)
 		if err != nil {
