@@ -52,7 +52,7 @@ func (v *view) planPull(s *scratch, state *pickState, now time.Time) *pull {
 	lacks := question.Uncached(&s.candidates[peer])
 	for c := range s.candidates {
 		gain := question.Uncached(&s.candidates[c]) - lacks
-		all[n+c].Match = s.candidates[peer].Match
+		all[n+c].Match, all[n+c].Loads = s.candidates[peer].Match, max(0, gain)
 		all[n+c].Delay += base + perToken*float64(gain)
 	}
 	costs := make([]policy.Cost, 2*n)
