@@ -309,8 +309,7 @@ func (v *view) load(question *policy.Request, candidates []policy.Candidate) {
 	}
 	base, perToken := v.handoffs.price.now()
 	for c := range candidates {
-		lacks := question.Uncached(&candidates[c])
-		candidates[c].Delay, candidates[c].Loads = candidates[c].Delay+base+perToken*float64(lacks), lacks
+		candidates[c].Delay += base + perToken*float64(question.Uncached(&candidates[c]))
 		candidates[c].Match = kvindex.Match{}
 		candidates[c].Match.Tiers[kvblock.GPU] = uint32(question.Blocks) // at most maxKeyed
 	}

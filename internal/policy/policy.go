@@ -49,7 +49,7 @@ type Candidate struct {
 	// Delay is what the endpoint costs the request besides, seconds: the way to another island, an adapter that has to
 	// be brought in.
 	Delay float64
-	// Loads are matching tokens that come from another endpoint with the request: they are not computed, but take a place in the cache.
+	// Loads are matching tokens that a peer lends to the endpoint: they are not computed, but take a place in the cache.
 	Loads int
 	// Grain is how many blocks the endpoint's engine reuses at a time, at least 1 (0 means 1): its Match is a multiple.
 	Grain int
