@@ -12,9 +12,9 @@ import (
 //
 //	pull = wait, prefill of what the peer lacks and harm at the endpoint + transfer of what the peer holds and the endpoint lacks
 //
-// What is loaded takes a place in the cache as what is computed does, and costs as much for it: without that, pulls of an overloaded fleet
-// fill all caches with copies. The price of the transfer is that of hand-offs. The engine computes what the peer does not hold any more, so that a pull cannot fail.
-// Only strategies that count in seconds pull.
+// What is loaded takes a place in the cache as what is computed does, and costs as much for it: without that, pulls of an overloaded
+// fleet fill all caches with copies. The price of the transfer is that of hand-offs. The engine computes what the peer does not hold
+// any more, so that a pull cannot fail. Only strategies that count in seconds pull.
 type pull struct {
 	candidate int
 	peer      *endpoint.Endpoint
