@@ -14,8 +14,9 @@ import (
 )
 
 const aboutLabApart = `Compares rules by which requests are handed over from pods that prefill to pods that decode: by cost, as Kvasir decides by
-itself, never, and from a number of uncached tokens on; and the same pods without roles, alone and where they load prefixes from each other. Ratios are to the best fixed rule of a
-configuration: of first tokens to the best one whose tokens come as evenly (99th percentile), of the end to the best of all.`
+itself, never, and from a number of uncached tokens on; and the same pods without roles, alone and where they load prefixes from each
+other. Ratios are to the best fixed rule of a configuration: of first tokens to the best one whose tokens come as evenly (99th
+percentile), of the end to the best of all.`
 
 // mostLoad bounds the loads of labApart, as parts of what saturates the fleet.
 const mostLoad = 100

@@ -54,8 +54,8 @@ func (d *Decision) Prefilled() {
 	first.passed(now, Completed)
 }
 
-// PrefillFailed records that the FirstLeg has failed, and reports whether the DecodeLeg waits for it, so that it is to be given up. outcome is
-// then counted.
+// PrefillFailed records that the FirstLeg has failed, and reports whether the DecodeLeg waits for it, so that it is to be given up.
+// outcome is then counted.
 func (d *Decision) PrefillFailed(outcome HandoffOutcome) (waits bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -7,13 +7,14 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/policy"
 )
 
-// pull is a plan for a request that one endpoint serves alone: it loads a part of the prompt from another one, its peer, which holds more of
-// it, and computes the rest. It is compared with all endpoints as they are, by the same terms:
+// pull is a plan for a request that one endpoint serves alone: it loads a part of the prompt from another one, its peer, which holds more
+// of it, and computes the rest. It is compared with all endpoints as they are, by the same terms:
 //
 //	pull = wait, prefill of what the peer lacks and harm at the endpoint + transfer of what the peer holds and the endpoint lacks
 //
-// The price of the transfer is that of hand-offs. The engine computes what the peer does not hold any more, so that a pull cannot fail. Only
-// strategies that count in seconds pull.
+// What is loaded takes a place in the cache as what is computed does, and costs as much for it: without that, pulls of an overloaded
+// fleet fill all caches with copies. The price of the transfer is that of hand-offs. The engine computes what the peer does not hold
+// any more, so that a pull cannot fail. Only strategies that count in seconds pull.
 type pull struct {
 	candidate int
 	peer      *endpoint.Endpoint
@@ -46,13 +47,13 @@ func (v *view) planPull(s *scratch, state *pickState, now time.Time) *pull {
 	if peer < 0 {
 		return nil
 	}
-	n, base, perToken := len(s.candidates), 0.0, 0.0
-	base, perToken = v.handoffs.price.now()
+	n := len(s.candidates)
+	base, perToken := v.handoffs.price.now()
 	all := append(append(make([]policy.Candidate, 0, 2*n), s.candidates...), s.candidates...)
 	lacks := question.Uncached(&s.candidates[peer])
 	for c := range s.candidates {
 		gain := question.Uncached(&s.candidates[c]) - lacks
-		all[n+c].Match = s.candidates[peer].Match
+		all[n+c].Match, all[n+c].Loads = s.candidates[peer].Match, max(0, gain)
 		all[n+c].Delay += base + perToken*float64(gain)
 	}
 	costs := make([]policy.Cost, 2*n)

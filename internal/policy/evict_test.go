@@ -125,3 +125,25 @@ func TestSessionsStayWhereCachesThrash(t *testing.T) {
 		}
 	}
 }
+
+// Tokens that another endpoint sends take as many places as those that are computed there.
+func TestWhatIsLoadedTakesItsPlace(t *testing.T) {
+	p := marginalCost{prior: 10_000}
+	r := &Request{PromptTokens: 8000, BlockTokens: 16, Blocks: 500}
+	candidates := make([]Candidate, 2)
+	for i := range candidates {
+		candidates[i].Match.Tiers[0] = 500
+		candidates[i].Load = load.View{KVUsage: 0.6, Prompted: 1000, Computed: 200}
+	}
+	candidates[1].Loads = 7000
+	costs := make([]Cost, 2)
+	p.Score(r, candidates, costs)
+	if costs[1].First <= costs[0].First {
+		t.Errorf("a prompt that is there costs %v s, one that is loaded %v", costs[0].First, costs[1].First)
+	}
+	candidates[1].Loads, candidates[0].Load.KVUsage, candidates[1].Load.KVUsage = 0, 0, 0
+	p.Score(r, candidates, costs)
+	if costs[0] != costs[1] {
+		t.Errorf("equal endpoints cost %v and %v", costs[0], costs[1])
+	}
+}

@@ -83,7 +83,7 @@ func home(r *Request, c *Candidate) Term {
 // explain computes the terms of
 //
 //	cost = (wait + reload + lack + own + wasted + evicted) × crowd + delay
-//	wasted = waste × (own - least),  evicted = evict × uncached × token
+//	wasted = waste × (own - least),  evicted = evict × fresh × token
 func (p marginalCost) explain(r *Request, candidates []Candidate, e *Explanation) {
 	fleet := p.fleet(candidates)
 	waste, reuse, least := wasteOf(candidates), reuseOf(candidates), math.Inf(1)
@@ -98,7 +98,7 @@ func (p marginalCost) explain(r *Request, candidates []Candidate, e *Explanation
 		e.Candidates[i] = []Term{
 			{"wait", fleet.wait(c), "seconds"}, {"reload", r.reload(c), "seconds"}, {"lack", fleet.PerToken * r.lack(c), "seconds"},
 			{"own", own, "seconds"}, {"wasted", waste * (own - least), "seconds"},
-			{"evicted", fleet.PerToken * evict(c, reuse) * float64(r.Uncached(c)), "seconds"},
+			{"evicted", fleet.PerToken * evict(c, reuse) * float64(r.fresh(c)), "seconds"},
 			{"crowd", 1 + crowding*p.harm*float64(c.Load.InFlight), ""}, {"delay", c.Delay, "seconds"},
 		}
 	}
@@ -119,7 +119,7 @@ func Parts(p Policy, r *Request, candidates []Candidate, i int) []Term {
 	parts := []Term{
 		{"wait", fleet.wait(c), "seconds"}, {"prefill", own, "seconds"}, {"reload", r.reload(c), "seconds"},
 		{"lack", fleet.PerToken * r.lack(c), "seconds"}, {"wasted", wasteOf(candidates) * (own - least), "seconds"},
-		{"evicted", fleet.PerToken * evict(c, reuseOf(candidates)) * float64(r.Uncached(c)), "seconds"},
+		{"evicted", fleet.PerToken * evict(c, reuseOf(candidates)) * float64(r.fresh(c)), "seconds"},
 	}
 	sum := 0.0
 	for _, t := range parts {

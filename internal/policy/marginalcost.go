@@ -25,9 +25,10 @@ const (
 
 // marginalCost picks the endpoint where the request adds the least time, in seconds:
 //
-//	cost = (wait + own + waste × (own - least) + evict × uncached × seconds for each token) × (1 + harm) + delay
+//	cost = (wait + own + waste × (own - least) + evict × fresh × seconds for each token) × (1 + harm) + delay
 //	wait  = overhead + pending work + context that is decoded × seconds for each token of it, in each step
 //	        + matching tokens in lower tiers / the tier's reload rate + KV tokens that lack × seconds for each token
+//	fresh = uncached tokens, and those that another endpoint sends
 //	own   = uncached tokens × seconds for each + pairs of tokens that attention compares × seconds for each;
 //	        least is the least of all endpoints
 //	waste = (u + q / 2) / (1 - u), at most 6; u the part of the time that the fleet prefills, at most 0.85, q the mean
@@ -80,7 +81,7 @@ func (p marginalCost) Score(r *Request, candidates []Candidate, out []Cost) {
 	reuse := reuseOf(candidates)
 	for i := range candidates {
 		c, own := &candidates[i], out[i].Then
-		wait := fleet.wait(c) + r.reload(c) + fleet.PerToken*(r.lack(c)+evict(c, reuse)*float64(r.Uncached(c)))
+		wait := fleet.wait(c) + r.reload(c) + fleet.PerToken*(r.lack(c)+evict(c, reuse)*float64(r.fresh(c)))
 		cost := (wait + own + waste*(own-least)) * (1 + crowding*p.harm*float64(c.Load.InFlight))
 		out[i] = Cost{First: step(cost + c.Delay), Then: float64(c.Load.InFlight)}
 	}
@@ -221,5 +222,8 @@ func (r *Request) lack(c *Candidate) float64 {
 	if capacity == 0 {
 		capacity = usualKVTokens
 	}
-	return max(0, (l.KVUsage-fullFrom)*capacity+float64(r.Uncached(c))+load.PinnedPart*(float64(r.MatchTokens(c))+l.PendingContext))
+	return max(0, (l.KVUsage-fullFrom)*capacity+float64(r.fresh(c))+load.PinnedPart*(float64(r.PromptTokens-r.fresh(c))+l.PendingContext))
 }
+
+// fresh is how many tokens of the prompt need a new place in the endpoint's cache: those that it computes, and those that it loads.
+func (r *Request) fresh(c *Candidate) int { return r.Uncached(c) + c.Loads }

@@ -49,6 +49,8 @@ type Candidate struct {
 	// Delay is what the endpoint costs the request besides, seconds: the way to another island, an adapter that has to
 	// be brought in.
 	Delay float64
+	// Loads are matching tokens that a peer lends to the endpoint: they are not computed, but take a place in the cache.
+	Loads int
 	// Grain is how many blocks the endpoint's engine reuses at a time, at least 1 (0 means 1): its Match is a multiple.
 	Grain int
 	// Routed is how many of the request's leading chunks were routed to the endpoint before.

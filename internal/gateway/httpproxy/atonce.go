@@ -235,8 +235,8 @@ func (b *bootstraps) ask(ctx context.Context, at string) (string, error) {
 	return ranks["0"].Engine, nil
 }
 
-// forgetFirst forgets what is known of the engine that was to prefill, if both legs were sent at once: it can be another life of it that has
-// answered, so that the second engine has not found the one that it was sent for. It reports false.
+// forgetFirst forgets what is known of the engine that was to prefill, if both legs were sent at once: it can be another life of it
+// that has answered, so that the second engine has not found the one that it was sent for. It reports false.
 func (e *exchange) forgetFirst() bool {
 	if first := e.decision.FirstLeg(); first != nil {
 		e.proxy.bootstraps.forget(e.decision.Spec(), first.Targets[0].Endpoint)

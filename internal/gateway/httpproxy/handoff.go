@@ -77,7 +77,9 @@ func (e *exchange) prefill(ctx context.Context) result {
 	}
 	watch := e.watchStall(cancel)
 	defer watch.stop()
-	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte { return openai.AppendPrefill(dst, e.route, e.body.Bytes, openai.AsksPrefill) })
+	asked := e.legBody(len(e.body.Bytes)+openai.HandoffBytes, func(dst []byte) []byte {
+		return openai.AppendPrefill(dst, e.route, e.body.Bytes, openai.AsksPrefill)
+	})
 	if asked == nil {
 		return e.noMemory()
 	}

@@ -25,7 +25,8 @@ func reasonOf(err error) string {
 	case errors.As(err, &status):
 		return status.Error()
 	case errors.Is(err, errFirstByte), errors.Is(err, errGaveUp), errors.Is(err, errFull), errors.Is(err, errEvent),
-		errors.Is(err, errStalled), errors.Is(err, errPrefill), errors.Is(err, errOverdue), errors.Is(err, errAborted), errors.Is(err, openai.ErrContinue):
+		errors.Is(err, errStalled), errors.Is(err, errPrefill), errors.Is(err, errOverdue), errors.Is(err, errAborted),
+		errors.Is(err, openai.ErrContinue):
 		return err.Error()
 	case errors.As(err, &network):
 		return network.Error()

@@ -33,8 +33,8 @@ type Division struct {
 	Prefillers int     `json:"prefillers"`
 	Decoders   int     `json:"decoders"`
 	Load       float64 `json:"load"`
-	// Whole is the fleet without roles, Pulls is the same where pods load prefixes from each other, and Rules are those of the same roles: by cost
-	// first, then the fixed ones.
+	// Whole is the fleet without roles, Pulls is the same where pods load prefixes from each other, and Rules are those of the same
+	// roles: by cost first, then the fixed ones.
 	Whole RuleScore   `json:"whole"`
 	Pulls RuleScore   `json:"pulls"`
 	Rules []RuleScore `json:"rules"`

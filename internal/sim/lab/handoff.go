@@ -128,3 +128,13 @@ func (s *sim) pull(d *picker.Decision, pod int, spec *enginemodel.Spec) time.Dur
 	spec.Arrived = there
 	return transferBase + time.Duration(there-own)*transferToken
 }
+
+// depart sends a request to its pod. With a pull, it begins there once the blocks have arrived.
+func (s *sim) depart(slot int, pulls time.Duration) {
+	if pulls == 0 {
+		s.travel(slot)
+		return
+	}
+	s.out.handedOver++
+	s.agenda.add(s.now+pulls, reached, slot)
+}

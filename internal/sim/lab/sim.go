@@ -431,12 +431,7 @@ func (s *sim) send(i int, prompt []uint32, d *picker.Decision, err error, came t
 		return
 	}
 	s.free(x)
-	if pulls > 0 {
-		s.out.handedOver++
-		s.agenda.add(s.now+pulls, reached, i)
-		return
-	}
-	s.travel(i)
+	s.depart(i, pulls)
 }
 
 // refuse makes a client retry later, or give up the session.

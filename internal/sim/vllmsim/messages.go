@@ -180,5 +180,6 @@ func (t messageTeller) end(send func(string, map[string]any), v view) {
 func (t messageTeller) fault() error { return messagesError{errLoad} }
 
 func (t messageTeller) breakOff(send func(string, map[string]any)) {
-	send("error", map[string]any{"error": map[string]any{"type": "internal_error", "message": "2 validation errors for ChatCompletionStreamResponse"}})
+	const message = "2 validation errors for ChatCompletionStreamResponse"
+	send("error", map[string]any{"error": map[string]any{"type": "internal_error", "message": message}})
 }
