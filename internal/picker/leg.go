@@ -132,6 +132,8 @@ type handoff struct {
 	wait   time.Duration
 	// compared is the record of the plans, if decisions are logged.
 	compared *decisionlog.Plan
+	// within is how long the endpoint of a relayed PrefillLeg can take.
+	within time.Duration
 	// first is the relayed PrefillLeg of a DecodeLeg. seen: the sidecar has reported that it has handed over, and has sent the second leg at
 	// sent.
 	first *Decision
