@@ -135,10 +135,10 @@ type handoff struct {
 	// within is how long the endpoint of a relayed PrefillLeg can take.
 	within time.Duration
 	// first is the relayed PrefillLeg of a DecodeLeg. seen: the sidecar has reported that it has handed over, and has sent the second leg at
-	// sent.
-	first *Decision
-	seen  bool
-	sent  time.Time
+	// sent; alone: that it has served the request as a whole.
+	first       *Decision
+	seen, alone bool
+	sent        time.Time
 }
 
 // pair is the two endpoints of a hand-off.

@@ -50,7 +50,7 @@ func (d *Decision) SidecarReport(header string) {
 		d.Handoff(HandoffNotPrefilled)
 		d.blamePair(ends)
 	}
-	d.handoff.loaded, d.handoff.prompt = true, nil // the endpoint serves it as a whole
+	d.handoff.alone, d.handoff.loaded, d.handoff.prompt = true, true, nil
 }
 
 // blames reports whether a failed prefill can be the fault of the endpoint that was to prefill.

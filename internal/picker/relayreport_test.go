@@ -95,6 +95,11 @@ func TestReportsOfTheSidecarCount(t *testing.T) {
 				if got := inFlight(p, c)[0]; got != 0 {
 					t.Errorf("%d requests at the endpoint that prefills, after its end is reported", got)
 				}
+				named := false
+				d.Explain(0, func(name, _ string) { named = named || name == "x-kvasir-prefill-endpoint" })
+				if handed := tc.report[:min(len(tc.report), 4)] == "hand"; named != handed {
+					t.Errorf("the endpoint that prefills is named to clients: %t", named)
+				}
 				tc.then(d)
 				overdue(c, p)
 				members := p.named("default/m").members
