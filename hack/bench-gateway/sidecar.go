@@ -30,8 +30,8 @@ func inFront(enginePort string) error {
 	return s.Serve(context.Background(), listen, nil, time.Second)
 }
 
-// sidecars compares Kvasir's sidecar with a relay of bytes, which is the least that a process in between costs, with httputil.ReverseProxy, and
-// with llm-d's sidecar, if its program is given, turn by turn: the CPU time of a request that passes.
+// sidecars compares Kvasir's sidecar with a relay of bytes, which is the least that a process in between costs, with httputil.ReverseProxy,
+// and with llm-d's sidecar, if its program is given, turn by turn: the CPU time of a request that passes.
 func (b *bench) sidecars() error {
 	ways := []struct {
 		name  string
@@ -96,8 +96,9 @@ func (b *bench) llmd() (*process, error) {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(all[0])
-	p := &process{cmd: exec.Command(b.sidecar, "--port", port, "--model-server-port", b.engine.port, "--metrics-port", "0", "--secure-proxy=false", //nolint:noctx // ends
-		"--kv-connector", "nixlv2", "--zap-log-level", "error"), addresses: []string{all[0]}}
+	p := &process{addresses: []string{all[0]}}
+	p.cmd = exec.Command(b.sidecar, "--port", port, "--model-server-port", b.engine.port, "--metrics-port", "0", //nolint:noctx // ends
+		"--secure-proxy=false", "--kv-connector", "nixlv2", "--zap-log-level", "error")
 	p.cmd.Stderr = os.Stderr
 	if err := p.cmd.Start(); err != nil {
 		return nil, err

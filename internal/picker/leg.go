@@ -422,7 +422,8 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 
 // reportsPrefill reports whether the end of the prefill shows, and is the time of a prefill: of streams by their first token,
 // and of a PrefillLeg by its answer. In a DecodeLeg it is the end of a transfer. The answer to a relayed PrefillLeg is not shown; without
-// events it ends with the first token of the stream at the latest, and of other answers when it should be over. Kvasir's sidecar reports it.
+// events it ends with the first token of the stream at the latest, and of other answers when it should be over. Kvasir's sidecar
+// reports it.
 func (d *Decision) reportsPrefill() bool {
 	switch {
 	case d.handoff.relayed && d.view.spec.Policy.Handoffs.Own:

@@ -19,8 +19,8 @@ import (
 //	             should take if neither shows
 //
 // What only the sidecar sees is not learned: the time of the transfer, and whose fault an error is. llm-d's v0.6 to v0.8 answer with the
-// engine that decodes alone if the engine that prefills fails, and other releases pass its error on. See answeredBy and failed. Kvasir's own
-// sidecar takes a relay.Ticket in place of the header, and reports what it has seen: see SidecarReport.
+// engine that decodes alone if the engine that prefills fails, and other releases pass its error on. See answeredBy and failed. Kvasir's
+// own sidecar takes a relay.Ticket in place of the header, and reports what it has seen: see SidecarReport.
 const PrefillerHeader = "x-prefiller-host-port"
 
 // Prefiller is the value of PrefillerHeader that the request must get; empty for none. It is the address of an endpoint of the pool.
@@ -67,8 +67,8 @@ func (p *Picker) relay(v *view, s *scratch, state *pickState, now time.Time) {
 // slowPrefill is how long a relayed prefill can take in any case.
 const slowPrefill = 30 * time.Second
 
-// relayedWithin is how long the first endpoint can take for a prefill that is predicted to end after a time: nothing but its answer shows the
-// sidecar that the endpoint makes progress.
+// relayedWithin is how long the first endpoint can take for a prefill that is predicted to end after a time: nothing but its answer shows
+// the sidecar that the endpoint makes progress.
 func relayedWithin(p *PolicySpec, predicted time.Duration) time.Duration {
 	within := slowPrefill + unlikely*predicted
 	if p.FirstByte > 0 {
