@@ -302,13 +302,21 @@ func TestHostileRequestsReachNoEngine(t *testing.T) {
 	h.rests()
 }
 
+// waits waits until a channel is closed, or the client leaves.
+func waits(r *http.Request, until <-chan struct{}) {
+	select {
+	case <-until:
+	case <-r.Context().Done():
+	}
+}
+
 // TestRequestsAreBounded: beyond the bound, requests are refused; those that are under way go on.
 func TestRequestsAreBounded(t *testing.T) {
 	h := newHouse(t, func(o *Options) { o.MaxRequests = 2 }, nil)
-	arrived, release := make(chan struct{}), make(chan struct{})
-	h.decode.does(func(w http.ResponseWriter, _ *http.Request) {
+	arrived, release := make(chan struct{}, 3), make(chan struct{})
+	h.decode.does(func(w http.ResponseWriter, r *http.Request) {
 		arrived <- struct{}{}
-		<-release
+		waits(r, release)
 		_, _ = io.WriteString(w, "{}")
 	})
 	replies := make(chan reply, 2)
@@ -316,7 +324,9 @@ func TestRequestsAreBounded(t *testing.T) {
 		go func() { replies <- h.ask(whole) }()
 		await(t, arrived)
 	}
-	if r := h.ask(whole); r.status != 503 || !strings.Contains(r.body, "too many requests") {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if r := h.do(h.request(ctx, whole)); r.status != 503 || !strings.Contains(r.body, "too many requests") {
 		t.Errorf("%+v", r)
 	}
 	close(release)
@@ -402,9 +412,9 @@ func TestClientsThatSendNoBodyAreGivenUp(t *testing.T) {
 func TestTheEndWaitsForAnswers(t *testing.T) {
 	h := newHouse(t, nil, nil)
 	arrived, release := make(chan struct{}), make(chan struct{})
-	h.decode.does(func(w http.ResponseWriter, _ *http.Request) {
+	h.decode.does(func(w http.ResponseWriter, r *http.Request) {
 		close(arrived)
-		<-release
+		waits(r, release)
 		_, _ = io.WriteString(w, "{}")
 	})
 	got := make(chan reply)
@@ -495,11 +505,11 @@ func TestNothingIsLeftOfManyRequests(t *testing.T) {
 func TestThePortIsClosedWhileTheEngineIsDead(t *testing.T) {
 	h := newHouse(t, nil, nil)
 	arrived, release := make(chan struct{}), make(chan struct{})
-	h.decode.does(func(w http.ResponseWriter, _ *http.Request) {
+	h.decode.does(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_ = http.NewResponseController(w).Flush()
 		close(arrived)
-		<-release
+		waits(r, release)
 		_, _ = io.WriteString(w, "data: x\n\n")
 	})
 	got := make(chan reply, 1)
