@@ -19,7 +19,7 @@ func init() {
 	add("tickets need no signature", ticket, "	case !signed:\n		return Ticket{}, ErrSigned\n", "	case !signed && len(sum) == 0:\n		return Ticket{}, ErrSigned\n", pkg, ours)
 	add("a ticket is good for ever", ticket, "now.Sub(time.Unix(at, 0)) > MaxAge+time.Second || ", "", "./internal/relay", clients)
 	add("the time of a ticket is not signed", ticket, "	return text + \" \" + mac(seed, text)\n", "	return text + \" \" + mac(seed, text[:8])\n", "./internal/relay", clients)
-	add("names are looked up", ticket, "err != nil || !address.IsValid() || ", "", "./internal/relay", clients)
+	add("names are looked up", ticket, "err != nil || !address.IsValid() || ", "err != nil && address.IsValid() || ", "./internal/relay", clients)
 	add("the first of two tickets counts", server, "	if len(tickets) == 1 {", "	if len(tickets) >= 1 {", pkg, ours)
 	add("engines get tickets", server, "	delete(r.Header, ticketHeader)\n", "", pkg, ours)
 	add("the sidecar hands over to itself", server, "ok && local.String() == t.Address", "ok && local.String() == \"\"", pkg, ours)
@@ -31,7 +31,7 @@ func init() {
 	add("protocols change", server, "protocol != \"\" && !strings.EqualFold(protocol, \"h2c\")", "protocol == \"x\"", pkg, "TestOtherProtocolsAreRefused")
 	add("a prefill has no time", legs, "	if t.Within > 0 {", "	if t.Within < 0 {", pkg, "TestFailedLegsCostTimeAndNoRequest")
 	add("errors of the second leg pass", legs, "	case verdict == openai.GaveUp, verdict == openai.Erred, answer.StatusCode >= 400 && verdict != openai.Refused:\n",
-		"	case false:\n", pkg, "TestFailedLegsCostTimeAndNoRequest")
+		"	case verdict > openai.Refused:\n", pkg, "TestFailedLegsCostTimeAndNoRequest")
 	add("a full queue is a failure", legs, "answer.StatusCode >= 400 && verdict != openai.Refused", "answer.StatusCode >= 400", pkg, "TestAFullQueuePasses")
 	add("a dead engine's port stays open", serve, "!takes && errors.Is(err, syscall.ECONNREFUSED)", "!takes && false", pkg, "TestThePortIsClosedWhileTheEngineIsDead")
 	add("a dead engine ends its streams", serve, "	if server.Shutdown(wait) != nil {\n", "	if _ = wait; true {\n", pkg, "TestThePortIsClosedWhileTheEngineIsDead")
