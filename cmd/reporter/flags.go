@@ -102,9 +102,11 @@ func parse(args []string, stdout, stderr io.Writer) (*options, error) {
 		"longest time from a pick to the request's arrival at the engine")
 	f.DurationVar(&o.drainDeadline, "drain-deadline", reporter.DefaultWaitDeadline, "the longest wait for an idle engine")
 	port := &o.poolPort
-	f.StringVar(&port.address, "serve-address", "", "`address` of the pool's port, such as :8000, in a pod that decodes, for policies with sidecar: Kvasir")
+	f.StringVar(&port.address, "serve-address", "",
+		"`address` of the pool's port, such as :8000, in a pod that decodes, for policies with sidecar: Kvasir")
 	f.StringVar(&port.engine, "serve-engine", "", "`URL` of the engine to which its requests pass, such as http://127.0.0.1:8200")
-	f.StringVar(&port.certs.Cert, "serve-cert", "", "`file` with the certificate of that port; then engines that prefill are asked over TLS, too")
+	f.StringVar(&port.certs.Cert, "serve-cert", "",
+		"`file` with the certificate of that port; then engines that prefill are asked over TLS, too")
 	f.StringVar(&port.certs.Key, "serve-key", "", "`file` with its key")
 	f.IntVar(&port.memory, "serve-memory", 64, "`MiB` of request bodies that are held; others pass as they arrive, and are not handed over")
 	f.IntVar(&port.requests, "serve-requests", 4096, "requests that can be under way; others get 503")

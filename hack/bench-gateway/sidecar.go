@@ -30,16 +30,18 @@ func inFront(enginePort string) error {
 	return s.Serve(context.Background(), listen, nil, time.Second)
 }
 
-// sidecars compares Kvasir's sidecar with httputil.ReverseProxy and with llm-d's sidecar, if its program is given, turn by turn: the CPU
-// time of a request that passes.
+// sidecars compares Kvasir's sidecar with a relay of bytes, which is the least that a process in between costs, with httputil.ReverseProxy,
+// and with llm-d's sidecar, if its program is given, turn by turn: the CPU time of a request that passes.
 func (b *bench) sidecars() error {
 	ways := []struct {
 		name  string
+		port  int // the place of its address
 		start func() (*process, error)
 	}{
-		{"kvasir", func() (*process, error) { return b.child("sidecar") }},
-		{"reverseProxy", func() (*process, error) { return b.child("reverse") }},
-		{"llmd", func() (*process, error) { return b.llmd() }},
+		{"kvasir", 0, func() (*process, error) { return b.child("sidecar") }},
+		{"reverseProxy", 0, func() (*process, error) { return b.child("reverse") }},
+		{"relay", 4, func() (*process, error) { return b.child("reverse") }},
+		{"llmd", 0, func() (*process, error) { return b.llmd() }},
 	}
 	var processes []*process
 	for _, way := range ways {
@@ -61,7 +63,7 @@ func (b *bench) sidecars() error {
 					if p == nil {
 						continue
 					}
-					cost, err := b.passes(p, path, body)
+					cost, err := b.passes(p, p.addresses[ways[i].port], path, body)
 					if err != nil && i > 0 { // the figure is left out
 						fmt.Fprintf(os.Stderr, "%s: %v\n", ways[i].name, err)
 						continue
@@ -94,8 +96,9 @@ func (b *bench) llmd() (*process, error) {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(all[0])
-	p := &process{cmd: exec.Command(b.sidecar, "--port", port, "--model-server-port", b.engine.port, "--metrics-port", "0", "--secure-proxy=false", //nolint:noctx // ends
-		"--kv-connector", "nixlv2", "--zap-log-level", "error"), addresses: []string{all[0]}}
+	p := &process{addresses: []string{all[0]}}
+	p.cmd = exec.Command(b.sidecar, "--port", port, "--model-server-port", b.engine.port, "--metrics-port", "0", //nolint:noctx // ends
+		"--secure-proxy=false", "--kv-connector", "nixlv2", "--zap-log-level", "error")
 	p.cmd.Stderr = os.Stderr
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
@@ -112,7 +115,7 @@ func (b *bench) llmd() (*process, error) {
 }
 
 // passes sends requests, 16 at a time, and gives the CPU seconds of each.
-func (b *bench) passes(p *process, path string, body []byte) (float64, error) {
+func (b *bench) passes(p *process, address, path string, body []byte) (float64, error) {
 	header := http.Header{"Content-Type": {"application/json"}, eventsHeader: {strconv.Itoa(100)}}
-	return b.closedBy(p, func(client *http.Client) error { return ask(client, "http://"+p.addresses[0]+path, header, body) })
+	return b.closedBy(p, func(client *http.Client) error { return ask(client, "http://"+address+path, header, body) })
 }

@@ -90,7 +90,7 @@ func (d *Decision) Explain(i int, put func(name, value string)) {
 		reason = append(reason, " no-cache-read"...)
 	}
 	put("x-kvasir-reason", string(reason))
-	if h := &d.handoff; h.leg == DecodeLeg {
+	if h := &d.handoff; h.leg == DecodeLeg && !h.alone {
 		put("x-kvasir-prefill-endpoint", nameOf(h.from.Endpoint))
 	}
 	put("x-kvasir-attempt", strconv.Itoa(i+1))

@@ -136,11 +136,14 @@ type handoff struct {
 	wait   time.Duration
 	// compared is the record of the plans, if decisions are logged.
 	compared *decisionlog.Plan
+	// within is how long the endpoint of a relayed PrefillLeg can take.
+	within time.Duration
 	// first is the PrefillLeg of a DecodeLeg that was decided with it: it is relayed, or sent at the same time.
 	first *Decision
-	// seen: the sidecar has reported that it has handed over, and has sent the second leg at sent.
-	seen bool
-	sent time.Time
+	// seen: the sidecar has reported that it has handed over, and has sent the second leg at sent; alone: that it has served the request
+	// as a whole.
+	seen, alone bool
+	sent        time.Time
 	// atOnce: both legs are sent at the same time.
 	atOnce bool
 	// pulls is the peer that the first target loads blocks from.
@@ -454,7 +457,8 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 
 // reportsPrefill reports whether the end of the prefill shows, and is the time of a prefill: of streams by their first token,
 // and of a PrefillLeg by its answer. In a DecodeLeg it is the end of a transfer. The answer to a relayed PrefillLeg is not shown; without
-// events it ends with the first token of the stream at the latest, and of other answers when it should be over. Kvasir's sidecar reports it.
+// events it ends with the first token of the stream at the latest, and of other answers when it should be over. Kvasir's sidecar
+// reports it.
 func (d *Decision) reportsPrefill() bool {
 	switch {
 	case d.handoff.relayed && d.view.spec.Policy.Handoffs.Own:

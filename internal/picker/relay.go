@@ -3,6 +3,7 @@ package picker
 import (
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/relay"
 )
 
@@ -18,8 +19,8 @@ import (
 //	             should take if neither shows
 //
 // What only the sidecar sees is not learned: the time of the transfer, and whose fault an error is. llm-d's v0.6 to v0.8 answer with the
-// engine that decodes alone if the engine that prefills fails, and other releases pass its error on. See answeredBy and failed. Kvasir's own
-// sidecar takes a relay.Ticket in place of the header, and reports what it has seen: see SidecarReport.
+// engine that decodes alone if the engine that prefills fails, and other releases pass its error on. See answeredBy and failed. Kvasir's
+// own sidecar takes a relay.Ticket in place of the header, and reports what it has seen: see SidecarReport.
 const PrefillerHeader = "x-prefiller-host-port"
 
 // Prefiller is the value of PrefillerHeader that the request must get; empty for none. It is the address of an endpoint of the pool.
@@ -36,7 +37,7 @@ func (d *Decision) RelayHeader() (name, value string) {
 	case d.handoff.first == nil:
 		return "", ""
 	case d.view.spec.Policy.Handoffs.Own:
-		ticket := relay.Ticket{Address: d.Prefiller(), Within: d.view.spec.Policy.FirstByte}
+		ticket := relay.Ticket{Address: d.Prefiller(), Within: d.handoff.first.handoff.within}
 		return relay.TicketHeader, ticket.Sign(d.view.spec.Seed, d.now())
 	}
 	return PrefillerHeader, d.Prefiller()
@@ -56,10 +57,24 @@ func (p *Picker) relay(v *view, s *scratch, state *pickState, now time.Time) {
 	if !d.reportsPrefill() {
 		d.booking.Leave(now, 1)
 	}
+	d.handoff.within = relayedWithin(&v.spec.Policy, d.Targets[0].member.load.Predict(now, load.Work{}))
 	p.remember(v, s, state, d.Targets[0].Predicted, now)
 	state.first, state.again = d, true
 	state.leg, state.handoff = DecodeLeg, d.handoff
 	state.handoff.from = &d.Targets[0]
+}
+
+// slowPrefill is how long a relayed prefill can take in any case.
+const slowPrefill = 30 * time.Second
+
+// relayedWithin is how long the first endpoint can take for a prefill that is predicted to end after a time: nothing but its answer shows
+// the sidecar that the endpoint makes progress.
+func relayedWithin(p *PolicySpec, predicted time.Duration) time.Duration {
+	within := slowPrefill + unlikely*predicted
+	if p.FirstByte > 0 {
+		within = min(within, p.FirstByte)
+	}
+	return within
 }
 
 // answeredBy records that the endpoint of the DecodeLeg has answered, so that a relayed PrefillLeg is over. If the endpoint has not

@@ -6,9 +6,9 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/relay"
 )
 
-// SidecarReport takes the relay.Report in the header of an answer, empty if it has none, to a request that a sidecar of Kvasir's was to hand
-// over. Other decisions ignore it. A pod that decodes speaks for another one here, so what it says of a failed prefill counts against the hand-offs
-// between the two, and not against the circuit of the other one.
+// SidecarReport takes the relay.Report in the header of an answer, empty if it has none, to a request that a sidecar of Kvasir's was to
+// hand over. Other decisions ignore it. A pod that decodes speaks for another one here, so what it says of a failed prefill counts against
+// the hand-offs between the two, and not against the circuit of the other one.
 func (d *Decision) SidecarReport(header string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,7 +50,7 @@ func (d *Decision) SidecarReport(header string) {
 		d.Handoff(HandoffNotPrefilled)
 		d.blamePair(ends)
 	}
-	d.handoff.loaded, d.handoff.prompt = true, nil // the endpoint serves it as a whole
+	d.handoff.alone, d.handoff.loaded, d.handoff.prompt = true, true, nil
 }
 
 // blames reports whether a failed prefill can be the fault of the endpoint that was to prefill.

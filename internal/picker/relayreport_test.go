@@ -37,6 +37,20 @@ func TestTheSidecarsTicketNamesThePrefiller(t *testing.T) {
 	d.End(Completed)
 }
 
+// TestARelayedPrefillCanTakeManyTimesItsPrediction, at least half a minute, and no longer than the policy's time for the first byte.
+func TestARelayedPrefillCanTakeManyTimesItsPrediction(t *testing.T) {
+	for _, tc := range []struct{ firstByte, predicted, want time.Duration }{
+		{0, 0, 30 * time.Second},
+		{0, 10 * time.Second, 110 * time.Second},
+		{10 * time.Minute, 10 * time.Second, 110 * time.Second},
+		{5 * time.Second, 10 * time.Second, 5 * time.Second},
+	} {
+		if got := relayedWithin(&PolicySpec{FirstByte: tc.firstByte}, tc.predicted); got != tc.want {
+			t.Errorf("%v for a prefill of %v, want %v", got, tc.predicted, tc.want)
+		}
+	}
+}
+
 // TestReportsOfTheSidecarCount: what the sidecar has seen of a hand-off is counted as such, once, against the right leg.
 func TestReportsOfTheSidecarCount(t *testing.T) {
 	shows := func(d *Decision) { d.FirstToken(); d.End(Completed) }
@@ -80,6 +94,11 @@ func TestReportsOfTheSidecarCount(t *testing.T) {
 				d.SidecarReport(tc.report)
 				if got := inFlight(p, c)[0]; got != 0 {
 					t.Errorf("%d requests at the endpoint that prefills, after its end is reported", got)
+				}
+				named := false
+				d.Explain(0, func(name, _ string) { named = named || name == "x-kvasir-prefill-endpoint" })
+				if handed := tc.report[:min(len(tc.report), 4)] == "hand"; named != handed {
+					t.Errorf("the endpoint that prefills is named to clients: %t", named)
 				}
 				tc.then(d)
 				overdue(c, p)

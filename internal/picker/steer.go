@@ -11,7 +11,8 @@ import (
 var (
 	priorityHeaders = [...]string{"x-vllm-priority"}
 	transferHeaders = [...]string{
-		PrefillerHeader, relay.TicketHeader, "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
+		PrefillerHeader, "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
+		relay.TicketHeader,
 	}
 	// modelHeaders replace the body's model, on the routes of SageMaker (/invocations). The model that counts for a tenant's limits is
 	// the body's, and so is the one that the engine gets.

@@ -25,7 +25,7 @@ type Reporter struct {
 	cfg   Config
 	ranks []*rank
 	model model
-	// Sidecar are the numbers of the pool's port; nil if this process does not serve it. It is set before Run.
+	// Sidecar are the numbers of the pool's port; nil if this process does not serve it. It is set before the status is asked for.
 	Sidecar func() sidecar.Stats
 
 	panics atomic.Uint64 // caught

@@ -237,8 +237,8 @@ func (x *exchange) beforeWrite() {
 	}
 }
 
-// abort breaks the connection to the client, as the engine has broken or refused its own: what a gateway does when an engine is dead depends
-// on whether it has answered.
+// abort breaks the connection to the client, as the engine has broken or refused its own: what a gateway does when an engine is dead
+// depends on whether it has answered.
 func (x *exchange) abort(err error) {
 	x.server.noteRefusal(err)
 	if x.r.Context().Err() == nil {

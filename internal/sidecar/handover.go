@@ -140,7 +140,8 @@ func (x *exchange) prefillFailed(cause relay.Cause, t *relay.Ticket, err error) 
 	if x.r.Context().Err() != nil {
 		panic(http.ErrAbortHandler)
 	}
-	x.server.options.Log.V(1).Info("Engine has not prefilled, request is served alone", "engine", t.Address, "reason", string(cause), "error", err)
+	x.server.options.Log.V(1).Info("Engine has not prefilled, request is served alone", "engine", t.Address, "reason", string(cause),
+		"error", err)
 }
 
 // headOf is what the header of an answer says.
@@ -202,7 +203,9 @@ func (x *exchange) decode(route openai.Route, body *held) bool {
 
 // holdBack reads an answer until it is known whether it is one, or there is no room for more of it. What it returns must be released, also
 // beside an error.
-func (x *exchange) holdBack(from io.Reader, scanner *openai.AnswerScanner, head openai.AnswerHead, limit int) (begin *held, ended bool, err error) {
+func (x *exchange) holdBack(
+	from io.Reader, scanner *openai.AnswerScanner, head openai.AnswerHead, limit int,
+) (begin *held, ended bool, err error) {
 	begin = x.server.newHeld(smallest)
 	if begin == nil {
 		return &held{server: x.server, pooled: new([]byte)}, false, nil

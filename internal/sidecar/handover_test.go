@@ -108,12 +108,14 @@ func TestFailedLegsCostTimeAndNoRequest(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}, want: failed(relay.CauseBroken), decodes: 1},
-		"it is late":                         {prefill: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, within: 50 * time.Millisecond, want: failed(relay.CauseLate), decodes: 1},
-		"it answers with an error":           {prefill: answers(500, json, `{"error":{"message":"x"}}`), want: failed(relay.CauseError), decodes: 1},
-		"it is starting":                     {prefill: answers(503, "text/plain", "starting"), want: failed(relay.CauseError), decodes: 1},
-		"its queue is full":                  {prefill: answers(429, json, `{}`), want: failed(relay.CauseFull), decodes: 1},
-		"it refuses the request":             {prefill: answers(400, json, `{"error":{"message":"x"}}`), want: failed(relay.CauseRequest), decodes: 1},
-		"it redirects":                       {prefill: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) }, want: failed(relay.CauseRequest), decodes: 1},
+		"it is late":               {prefill: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, within: 50 * time.Millisecond, want: failed(relay.CauseLate), decodes: 1},
+		"it answers with an error": {prefill: answers(500, json, `{"error":{"message":"x"}}`), want: failed(relay.CauseError), decodes: 1},
+		"it is starting":           {prefill: answers(503, "text/plain", "starting"), want: failed(relay.CauseError), decodes: 1},
+		"its queue is full":        {prefill: answers(429, json, `{}`), want: failed(relay.CauseFull), decodes: 1},
+		"it refuses the request":   {prefill: answers(400, json, `{"error":{"message":"x"}}`), want: failed(relay.CauseRequest), decodes: 1},
+		"it redirects": {prefill: func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
+		}, want: failed(relay.CauseRequest), decodes: 1},
 		"it has no connector":                {prefill: answers(200, json, `{"choices":[{"finish_reason":"length"}],"usage":{"prompt_tokens":4}}`), want: relay.Report{Outcome: relay.NoParameters, Owed: true, Prompt: 4, Cached: -1}, decodes: 1},
 		"it has ended at a stop token":       {prefill: answers(200, json, `{"choices":[{"finish_reason":"stop"}],"kv_transfer_params":null}`), want: relay.Report{Outcome: relay.NoParameters, Prompt: -1, Cached: -1}, decodes: 1},
 		"its answer is not JSON":             {prefill: answers(200, json, "yes"), want: relay.Report{Outcome: relay.NoParameters, Prompt: -1, Cached: -1}, decodes: 1},

@@ -33,8 +33,8 @@ const (
 	awaitEvery = 50 * time.Millisecond
 )
 
-// Serve serves the pool's port until ctx ends, and then the requests that are under way, until the engine has ended them or patience is over.
-// listen opens the port; a nil config is for no TLS.
+// Serve serves the pool's port until ctx ends, and then the requests that are under way, until the engine has ended them or patience is
+// over. listen opens the port; a nil config is for no TLS.
 //
 // The port is open while the engine takes connections:
 //

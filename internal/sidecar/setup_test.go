@@ -117,7 +117,9 @@ type reply struct {
 
 func (h *house) ask(body string, header ...string) reply {
 	h.Helper()
-	return h.do(h.request(h.Context(), body, header...))
+	ctx, cancel := context.WithTimeout(h.Context(), patience)
+	defer cancel()
+	return h.do(h.request(ctx, body, header...))
 }
 
 func (h *house) do(r *http.Request) reply {

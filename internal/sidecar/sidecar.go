@@ -37,8 +37,8 @@ type Options struct {
 	Log   logr.Logger
 	// MaxRequests is how many requests can be under way, 4096; others get 503.
 	MaxRequests int
-	// Memory is how many bytes of request bodies are held, 64 MiB, and MaxBody how many of one, 16 MiB. Bodies for which there is no room pass as
-	// they arrive, and are not handed over.
+	// Memory is how many bytes of request bodies are held, 64 MiB, and MaxBody how many of one, 16 MiB. Bodies for which there is no room
+	// pass as they arrive, and are not handed over.
 	Memory, MaxBody int64
 	// DialTimeout bounds a connection to an engine, 2 s. Stall is how long a client can keep the sidecar waiting without taking or sending a
 	// byte, 60 s.
@@ -73,7 +73,9 @@ func New(o Options) *Server {
 	s := &Server{options: o, refusing: make(chan struct{}, 1)}
 	s.dialer = &net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}
 	s.engines = transport.NewTransports(s.dialer.DialContext, func() *http.Transport {
-		return &http.Transport{MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, DisableCompression: true, MaxResponseHeaderBytes: maxAnswerHeader}
+		return &http.Transport{
+			MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, DisableCompression: true, MaxResponseHeaderBytes: maxAnswerHeader,
+		}
 	})
 	return s
 }
@@ -158,7 +160,8 @@ func (s *Server) noteRefused(why error) {
 
 // hopByHop are headers that concern one connection only (RFC 9110, 7.6.1, and what was common before).
 var hopByHop = [...]string{
-	"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding",
+	"Upgrade",
 }
 
 // dropHops takes from a header what concerns one connection only, and what the header Connection names.

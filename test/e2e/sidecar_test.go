@@ -246,6 +246,10 @@ func TestWhateverIsKilledKvasirsSidecarLosesLittle(t *testing.T) {
 	a.during(false, func() { time.Sleep(300 * time.Millisecond); a.pods[3].engine.start(); a.untilServing(a.pods[3]) })
 	completes("after a restart of an engine that decodes")
 
+	// The picker: its successor has another root of keys, by which sidecars know it.
+	a.during(true, func() { a.proc.kill(); time.Sleep(300 * time.Millisecond); a.proc.start(); a.untilReady() })
+	a.until("requests are handed over after a restart of the picker", func() bool { return a.counted("completed") > 20 })
+
 	a.rest()
 	failures, excused := 0, 0
 	for _, o := range a.outcomes {

@@ -59,10 +59,10 @@ func (x *exchange) answerBegins(m *pb.ProcessingRequest, h *pb.HttpHeaders) {
 	}
 	x.status = code
 	x.made = x.made && head.get(picker.RequestIDHeader) == ""
-	x.send(responseHeadersAnswer(x.explained(head)))
 	if report := head.get(relay.ReportHeader); report != "" || code < 400 {
 		d.SidecarReport(report)
 	}
+	x.send(responseHeadersAnswer(x.explained(head)))
 	x.span.FirstByte(code)
 	x.answer.Start(d, code, head.get("content-type"), head.get("content-encoding"))
 	if picker.IsEventStream(head.get("content-type")) {
