@@ -247,11 +247,17 @@ func TestWhateverIsKilledKvasirsSidecarLosesLittle(t *testing.T) {
 	completes("after a restart of an engine that decodes")
 
 	// The picker: its successor has another root of keys, by which sidecars know it.
-	a.during(true, func() { a.proc.kill(); time.Sleep(300 * time.Millisecond); a.proc.start(); a.untilReady() })
+	a.during(true, func() {
+		a.proc.kill()
+		time.Sleep(300 * time.Millisecond)
+		a.proc.start()
+		a.untilReady()
+		a.until("the gateway has reached it", func() bool { return a.next() == "" })
+	})
 	a.until("requests are handed over after a restart of the picker", func() bool { return a.counted("completed") > 20 })
 
 	a.rest()
-	failures, excused := 0, 0
+	failures, excused, lost := 0, 0, 0
 	for _, o := range a.outcomes {
 		if o.wrong == "" {
 			continue
@@ -260,17 +266,19 @@ func TestWhateverIsKilledKvasirsSidecarLosesLittle(t *testing.T) {
 		for _, k := range a.kills {
 			if !o.from.After(k.to) && !o.to.Before(k.from) {
 				excused++
+				if !k.picker {
+					lost++
+				}
 				break
 			}
 		}
 	}
-	t.Logf("%d requests, %d failed, %d of them as a sidecar or its engine was down", len(a.outcomes), failures, excused)
+	t.Logf("%d requests, %d failed: %d as a sidecar or its engine was down, %d without a picker", len(a.outcomes), failures, lost, excused-lost)
+	if most := 4 * siteClients; lost > most { // what was under way, and what is sent there until the circuit opens, twice
+		t.Errorf("%d requests failed as a sidecar or its engine was down, at most %d are wanted", lost, most)
+	}
 	if failures != excused {
-		for _, o := range a.outcomes {
-			if o.wrong != "" {
-				t.Error(o.from, o.to, o.wrong)
-			}
-		}
+		t.Errorf("%d requests failed although nothing was down", failures-excused)
 	}
 	a.rests()
 }
