@@ -74,14 +74,14 @@ func TestCandidatesAreFresh(t *testing.T) {
 	used.candidates = make([]policy.Candidate, 8)
 	for i := range used.candidates {
 		c := &used.candidates[i]
-		*c = policy.Candidate{Hash: 9, Delay: 9, Routed: 9, Grain: 9, Load: load.View{InFlight: 9, Adapters: "9"}}
+		*c = policy.Candidate{Hash: 9, Delay: 9, Loads: 9, Routed: 9, Grain: 9, Load: load.View{InFlight: 9, Adapters: "9"}}
 		c.Match.Speculative = 9
 	}
 	if got, want := v.eligible(p.now(), &at, nil, used), v.eligible(p.now(), &at, nil, fresh); !slices.Equal(got, want) {
 		t.Errorf("candidates %+v, want %+v", got, want)
 	}
-	if n := reflect.TypeFor[policy.Candidate]().NumField(); n != 6 {
-		t.Errorf("a candidate has %d fields: this test knows of 6", n)
+	if n := reflect.TypeFor[policy.Candidate]().NumField(); n != 7 {
+		t.Errorf("a candidate has %d fields: this test knows of 7", n)
 	}
 }
 

@@ -277,7 +277,7 @@ func (v *view) eligible(now time.Time, at *place, allow func(*endpoint.Endpoint)
 			if s.guards >= allGuards && !v.spec.Policy.Admission.waits() && v.isFull(now, i, &c.Load) {
 				continue
 			}
-			c.Hash, c.Match, c.Delay, c.Routed, c.Grain = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0, m.grain.keys()
+			c.Hash, c.Match, c.Delay, c.Loads, c.Routed, c.Grain = m.hash, kvindex.Match{}, at.delay(ep, &c.Load), 0, 0, m.grain.keys()
 			list, index = list[:len(list)+1], append(index, i)
 		}
 		if s.guards == noGuards || len(list) > 0 && (!others || v.someTakes(now, list, index, s.needs())) {
