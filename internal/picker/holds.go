@@ -8,8 +8,8 @@ import (
 
 // Holds reports whether the index has all whole blocks of a prompt with items at an endpoint of a pool, or at another one of its address:
 // of a prompt that the engine has served without adapter and salt, it does if the items have the names by which the engine's events know
-// them. comparable is false if nothing can be learned: no whole block has an item, or the sizes of the engines' blocks are not known.
-func (p *Picker) Holds(namespace, pool string, of *endpoint.Endpoint, ids []uint32, items []kvblock.Item) (holds, comparable bool) {
+// them. conclusive is false if nothing can be learned: no whole block has an item, or the sizes of the engines' blocks are not known.
+func (p *Picker) Holds(namespace, pool string, of *endpoint.Endpoint, ids []uint32, items []kvblock.Item) (holds, conclusive bool) {
 	for _, v := range p.current.Load().pools {
 		if v.spec.Namespace != namespace || v.spec.Name != pool {
 			continue

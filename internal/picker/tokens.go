@@ -343,7 +343,8 @@ func (p *Picker) compute(ctx context.Context, v *view, s *scratch, body []byte, 
 // computeImages makes the keys of a chat with images in process, within the policy's budget. If that is not possible an engine is asked.
 func (p *Picker) computeImages(ctx context.Context, v *view, s *scratch, body []byte, exact *Exact, chain tokenizer.Chain) (prompt, error) {
 	kinds := s.request.Kinds()
-	if exact.Images == nil || kinds&exact.ImageRoutes == 0 || kinds&exact.Unproven != 0 || v.checks.distrusts(p.now(), TokensExact, kinds, v.traits(&s.request)) {
+	if exact.Images == nil || kinds&exact.ImageRoutes == 0 || kinds&exact.Unproven != 0 ||
+		v.checks.distrusts(p.now(), TokensExact, kinds, v.traits(&s.request)) {
 		return prompt{}, errUnproven
 	}
 	ctx, cancel := context.WithTimeout(ctx, v.spec.Policy.TokenBudget)

@@ -105,7 +105,9 @@ func (p prober) Tokens(
 }
 
 // Items is tokencheck.Engine's.
-func (p prober) Items(ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string) (tokencheck.Items, error) {
+func (p prober) Items(
+	ctx context.Context, ep *endpoint.Endpoint, route openai.Route, body []byte, apiKey string,
+) (tokencheck.Items, error) {
 	got, err := p.Client.Items(ctx, ep, route, body, apiKey)
 	if errors.Is(err, render.ErrMultimodal) { // there is no render route
 		got, err = p.Proof(ctx, ep, route, body, apiKey)
@@ -116,7 +118,9 @@ func (p prober) Items(ctx context.Context, ep *endpoint.Endpoint, route openai.R
 	case err != nil:
 		return tokencheck.Items{}, err
 	}
-	out := tokencheck.Items{IDs: slices.Clone(got.IDs), Items: slices.Clone(got.Items), Number: got.Number, Served: got.Source == render.Served}
+	out := tokencheck.Items{
+		IDs: slices.Clone(got.IDs), Items: slices.Clone(got.Items), Number: got.Number, Served: got.Source == render.Served,
+	}
 	if got.Release != nil {
 		got.Release()
 	}

@@ -43,7 +43,8 @@ func (q *request) image(part *chattemplate.Dict) (v chattemplate.Value, ok bool,
 		fields++
 	}
 	switch {
-	case part.Len() != fields, len(q.images) == maxImages, url.Kind() != chattemplate.KindString, named && (name.Kind() != chattemplate.KindString || name.Text() == ""):
+	case part.Len() != fields, len(q.images) == maxImages, url.Kind() != chattemplate.KindString,
+		named && (name.Kind() != chattemplate.KindString || name.Text() == ""):
 		return v, false, unsupported("images of an unusual form")
 	}
 	return q.shown(imagePart{url: url.Text(), name: name.Text()})

@@ -69,8 +69,9 @@ type imageAnswers struct {
 	epoch   string // of the engine's endpoint
 }
 
-// proveImages compares ids and items made here of chats with images with those of the engines, for models whose images are followed: with the
-// answers of their render routes, or else with the ids of the prompts that they serve, and what they announce then. What is proven goes into exact.
+// proveImages compares ids and items made here of chats with images with those of the engines, for models whose images are followed:
+// with the answers of their render routes, or else with the ids of the prompts that they serve, and what they announce then. What is
+// proven goes into exact.
 func (k *keeper) proveImages(ctx context.Context, pool *Pool, present []Identity, exact *picker.Exact) (message string) {
 	chats, _ := exact.Chats.(*chatprompt.Prompter)
 	if chats == nil || k.model.images == nil || exact.ItemsUnreported {
@@ -153,7 +154,9 @@ func (k *keeper) askImages(ctx context.Context, pool *Pool, ep *endpoint.Endpoin
 }
 
 // compareImages compares what is made here with the answers of all engines, and returns the routes on which all is equal.
-func (k *keeper) compareImages(ctx context.Context, model string, present []Identity, own *chatprompt.ImagePrompter) (proven openai.Kinds, message string, err error) {
+func (k *keeper) compareImages(
+	ctx context.Context, model string, present []Identity, own *chatprompt.ImagePrompter,
+) (proven openai.Kinds, message string, err error) {
 	var equal [openai.NumKinds]int // by the main route
 	var wrong openai.Kinds
 	var says []string
@@ -176,8 +179,8 @@ func (k *keeper) compareImages(ctx context.Context, model string, present []Iden
 				all = false
 				continue
 			}
-			differs, comparable := k.compareImage(ctx, reply, ids, items)
-			if all = all && comparable; differs != "" {
+			differs, conclusive := k.compareImage(ctx, reply, ids, items)
+			if all = all && conclusive; differs != "" {
 				wrong |= openai.KindsOf(kind)
 				says = append(says, fmt.Sprintf("case %d (%s): %s", i, c.Name, differs))
 			}
@@ -203,7 +206,7 @@ func (k *keeper) compareImages(ctx context.Context, model string, present []Iden
 }
 
 // compareImage compares an engine's answer with ids and items made here.
-func (k *keeper) compareImage(ctx context.Context, reply *Items, ids []uint32, items []kvblock.Item) (differs string, comparable bool) {
+func (k *keeper) compareImage(ctx context.Context, reply *Items, ids []uint32, items []kvblock.Item) (differs string, conclusive bool) {
 	switch {
 	case reply.IDs != nil && !slices.Equal(ids, reply.IDs), reply.Number > 0 && len(ids) != reply.Number:
 		return fmt.Sprintf("%d tokens here, %d in the engine, the first %d are equal", len(ids), max(reply.Number, len(reply.IDs)),
@@ -214,11 +217,11 @@ func (k *keeper) compareImage(ctx context.Context, reply *Items, ids []uint32, i
 		}
 		return "", true
 	}
-	holds, comparable := k.announced(ctx, reply, ids, items)
-	if comparable && !holds {
+	holds, conclusive := k.announced(ctx, reply, ids, items)
+	if conclusive && !holds {
 		return "the engine announces the images by other keys", true
 	}
-	return "", comparable
+	return "", conclusive
 }
 
 // imageRoute is the kind of a route of requests with images.
@@ -232,18 +235,18 @@ func imageRoute(route openai.Route) openai.Kind {
 	return openai.KindChat
 }
 
-// announced reports whether the events of an engine name the images of a prompt that it has served as items does; not comparable if that
+// announced reports whether the events of an engine name the images of a prompt that it has served as items does; not conclusive if that
 // cannot be known.
-func (k *keeper) announced(ctx context.Context, reply *Items, ids []uint32, items []kvblock.Item) (holds, comparable bool) {
+func (k *keeper) announced(ctx context.Context, reply *Items, ids []uint32, items []kvblock.Item) (holds, conclusive bool) {
 	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
 	defer cancel()
 	for k.config.Holds != nil {
-		if holds, comparable = k.config.Holds(k.namespace, k.name, &reply.at, ids, items); holds || !comparable {
-			return holds, comparable
+		if holds, conclusive = k.config.Holds(k.namespace, k.name, &reply.at, ids, items); holds || !conclusive {
+			return holds, conclusive
 		}
 		select {
 		case <-ctx.Done():
-			return holds, comparable
+			return holds, conclusive
 		case <-time.After(announceAgain):
 		}
 	}
@@ -272,14 +275,15 @@ var imageChats = sync.OnceValue(func() []imageChat {
 		{openai.ChatCompletions, namedChat{"an image", with(ask(colours, text("What is it?")))}},
 		{openai.ChatCompletions, namedChat{"a grey image behind a text", with(say("system", "You are brief."), ask(text("What is it?"), grey))}},
 		{openai.ChatCompletions, namedChat{"an image with transparency", with(ask(through, text("What is it?")))}},
-		{openai.ChatCompletions, namedChat{"a photo in a conversation", with(say("user", "Hi."), say("assistant", "Hello!"), ask(photo, text("What is it?")),
-			say("assistant", "A photo."), say("user", "Of what?"))}},
+		{openai.ChatCompletions, namedChat{"a photo in a conversation", with(say("user", "Hi."), say("assistant", "Hello!"),
+			ask(photo, text("What is it?")), say("assistant", "A photo."), say("user", "Of what?"))}},
 		{openai.ChatCompletions, namedChat{"a large image", with(ask(text("One"), large, text("two")))}},
 		{openai.ChatCompletions, namedChat{"images in two turns", with(ask(colours, text("and"), grey), say("assistant", "Two."), ask(photo))}},
 		{openai.ChatCompletions, namedChat{"an image twice", with(ask(colours, colours, text("Are they equal?")))}},
-		{openai.Messages, namedChat{"messages: an image between texts", with(ask(textBlock("One"), base64Of(plain, "image/png"), textBlock("two, longer than one")))}},
-		{openai.Messages, namedChat{"messages: an image alone", with(say("user", "Hi."), say("assistant", "Hello!"), ask(base64Of(plain, "image/png")),
-			say("assistant", "A picture."), say("user", "Of what?"))}},
+		{openai.Messages, namedChat{"messages: an image between texts", with(ask(textBlock("One"), base64Of(plain, "image/png"),
+			textBlock("two, longer than one")))}},
+		{openai.Messages, namedChat{"messages: an image alone", with(say("user", "Hi."), say("assistant", "Hello!"),
+			ask(base64Of(plain, "image/png")), say("assistant", "A picture."), say("user", "Of what?"))}},
 		{openai.Messages, namedChat{"messages: an image as the result of a tool", with(say("user", "Take a picture."),
 			message{"role": "assistant", "content": []any{block{"type": "tool_use", "id": "toolu_1", "name": "search", "input": block{"q": "a"}}}},
 			ask(block{"type": "tool_result", "tool_use_id": "toolu_1", "content": []any{textBlock("Taken."), base64Of(plain, "image/png")}}))}},

@@ -83,7 +83,7 @@ func (e *engines) Items(ctx context.Context, ep *endpoint.Endpoint, route openai
 }
 
 // holds is for Config.Holds.
-func (e *engines) holds(namespace, pool string, of *endpoint.Endpoint, ids []uint32, items []kvblock.Item) (holds, comparable bool) {
+func (e *engines) holds(namespace, pool string, of *endpoint.Endpoint, ids []uint32, items []kvblock.Item) (holds, conclusive bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Contains(e.announce, fmt.Sprint(ids, items)), namespace == "n" && pool == "p" && of.Pod != ""

@@ -101,8 +101,8 @@ type Config struct {
 	// Publish takes how far exact tokens can be had for a pool, whenever that changes; nil for not at all.
 	Publish func(namespace, pool string, exact *picker.Exact)
 	// Holds reports whether the index has the blocks of a prompt with items that an engine has served; see picker.Picker.Holds. nil is
-	// never comparable.
-	Holds func(namespace, pool string, of *endpoint.Endpoint, ids []uint32, items []kvblock.Item) (holds, comparable bool)
+	// never conclusive.
+	Holds func(namespace, pool string, of *endpoint.Endpoint, ids []uint32, items []kvblock.Item) (holds, conclusive bool)
 	// Handed returns the files that reporters of a pool have sent; nil is not called.
 	Handed func(namespace, pool string) Handed
 	// Proved is called each time that files which reporters have sent were compared with the engines; nil is not called.
