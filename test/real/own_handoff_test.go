@@ -23,6 +23,9 @@ const (
 func startApart(t *testing.T, connector string) ([]*engine, *picker) {
 	t.Helper()
 	need(t)
+	if connector == mooncake {
+		needWholeRun(t)
+	}
 	if !atLeast("0.32") {
 		leaveOut(t, "hand-offs are tested with vLLM 0.32 and newer")
 	}
@@ -178,7 +181,10 @@ func handOver(t *testing.T, connector string) (n, cached int, engines []*engine,
 }
 
 // TestAKilledEngineThatPrefilledLosesNoRequest: while requests are handed over, the engine that prefills dies.
-func TestAKilledEngineThatPrefilledLosesNoRequest(t *testing.T) { killPrefill(t, nixl) }
+func TestAKilledEngineThatPrefilledLosesNoRequest(t *testing.T) {
+	needWholeRun(t)
+	killPrefill(t, nixl)
+}
 
 // TestAKilledEngineLosesNoRequestSentAtOnce is the same with MooncakeConnector.
 func TestAKilledEngineLosesNoRequestSentAtOnce(t *testing.T) { killPrefill(t, mooncake) }
