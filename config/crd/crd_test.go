@@ -75,7 +75,7 @@ var foreign = []string{
 	".spec.resources", ".spec.pod.tolerations", ".spec.pod.affinity",
 	".spec.engine.events.reporter.resources", ".spec.engine.networkPolicy.from[].podSelector",
 	".spec.engine.networkPolicy.from[].namespaceSelector", ".spec.placement.islands[].tolerations",
-	".spec.placement.islands[].engine.resources", ".spec.gateway.parentRefs", ".spec.model.tokenizer.volume.image",
+	".spec.placement.islands[].engine.resources", ".spec.roles[].engine.resources", ".spec.gateway.parentRefs", ".spec.model.tokenizer.volume.image",
 	".spec.pod.tolerations", ".spec.pod.affinity", ".spec.resources", ".status.conditions", ".status.ancestors",
 }
 

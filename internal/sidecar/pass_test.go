@@ -470,7 +470,10 @@ func TestEnginesBehindTLS(t *testing.T) {
 // TestNothingIsLeftOfManyRequests: after all kinds of ends, the goroutines are as many as before.
 func TestNothingIsLeftOfManyRequests(t *testing.T) {
 	h := newHouse(t, nil, nil)
-	before := runtime.NumGoroutine()
+	h.ask(whole) // the port is open
+	h.rests()
+	h.client.CloseIdleConnections()
+	before := runtime.NumGoroutine() // perhaps with those of connections that end
 	kinds := map[string]http.HandlerFunc{
 		"good": nil, "cut": cutStream, "breaks": breaks, "error": answers(500, "application/json", "{}"),
 	}
