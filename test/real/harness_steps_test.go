@@ -117,8 +117,12 @@ const (
 	notExplained   = "not explained"
 )
 
+// eventTransit is how long an event that was given to ZeroMQ can be on its way to the index, in seconds: through a thread of the engine's
+// process, a socket and the picker, on a machine whose cores are busy. A request that is sent meanwhile cannot be predicted by it.
+const eventTransit = 0.010
+
 // cause explains the difference between an answer's predicted and delivered tokens. An eviction explains it if the first
-// block that was predicted and not found was evicted, and no event had reported that when the request was sent. The blocks behind
+// block that was predicted and not found was evicted, and no event can have reported that when the request was sent. The blocks behind
 // it say nothing: they can still be there, in more than one copy.
 func (h *history) cause(a answer) (cause, evictedFor string) {
 	if a.predicted == a.delivered {
@@ -134,7 +138,7 @@ func (h *history) cause(a answer) (cause, evictedFor string) {
 			last = one
 		}
 	}
-	if last.What != "removed" || last.told < seconds(a.sent) {
+	if last.What != "removed" || last.told+eventTransit < seconds(a.sent) {
 		return notExplained, ""
 	}
 	evictedFor = clientID.FindString(last.By)

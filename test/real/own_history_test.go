@@ -20,6 +20,8 @@ func TestOnlyAnEvictionThatNothingHasToldExplainsAMiss(t *testing.T) {
 		"more than predicted":                    {1, 2, nil, notExplained},
 		"nothing happened":                       {3, 0, nil, notExplained},
 		"evicted and told before":                {3, 2, []step{change(90, "removed", "c", 91)}, notExplained},
+		"evicted and told just before":           {3, 2, []step{change(90, "removed", "c", 99.985)}, notExplained},
+		"evicted before, told while it is sent":  {3, 2, []step{change(90, "removed", "c", 99.995)}, evictedBefore},
 		"evicted before, told after":             {3, 2, []step{change(90, "removed", "c", 100.5)}, evictedBefore},
 		"evicted on the way":                     {3, 2, []step{change(100.5, "removed", "c", 103)}, evictedOnTheWay},
 		"evicted in the queue":                   {3, 2, []step{change(101.5, "removed", "c", 103)}, evictedInQueue},
