@@ -281,7 +281,7 @@ func (d *Decision) endLeg(outcome Outcome) {
 	d.handoff.lease.release()
 	defer d.handoff.first.endRelay(outcome == Unreported)
 	switch {
-	case d.handoff.leg == Whole, d.handoff.loaded:
+	case d.handoff.leg == Whole, d.handoff.loaded, d.handoff.lost:
 	case outcome == ClientGone:
 		d.Handoff(HandoffClientGone)
 	case d.handoff.leg == DecodeLeg && outcome == Completed:
@@ -301,9 +301,11 @@ func (d *Decision) handedOver() {
 		h := &d.handoff
 		h.loaded, h.prompt = true, nil
 		h.lease.release()
-		if to := &d.Targets[d.target]; h.first != nil && !h.seen && !h.atOnce {
+		switch to := &d.Targets[d.target]; {
+		case h.lost: // what the endpoint has sent meanwhile
+		case h.first != nil && !h.seen && !h.atOnce:
 			h.first.answeredBy(to)
-		} else {
+		default:
 			d.completed(h.from, to)
 		}
 	}
