@@ -183,3 +183,25 @@ func TestABlocksLeaseKeepsThePrefillerUp(t *testing.T) {
 	}
 	d.End(Completed)
 }
+
+// TestReportsThatComeLateTeachNoSpeed: the answer of a request that was served alone begins long after its prefill has ended.
+func TestReportsThatComeLateTeachNoSpeed(t *testing.T) {
+	for report, teaches := range map[string]bool{
+		"handed_over;prompt=500;cached=0;since=1000": true,
+		"no_parameters;prompt=500;cached=0":          false,
+		"decode_failed;prompt=500;cached=0":          false,
+	} {
+		c := newClock()
+		p := newPicker(t, c, rolesSpec(t, reported, endpoint.Prefill, endpoint.Decode))
+		for i := range 20 {
+			d := relays(t, p, completion("m", 10000*i, 500, false))
+			c.advance(2 * time.Second)
+			d.SidecarReport(report)
+			d.End(Completed)
+			overdue(c, p)
+		}
+		if rate := p.Stats()[0].Endpoints[0].Load.Rate; (rate > 0) != teaches {
+			t.Errorf("%s: a speed of %v tokens a second is learned", report, rate)
+		}
+	}
+}
