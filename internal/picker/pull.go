@@ -61,7 +61,8 @@ func (v *view) planPull(s *scratch, state *pickState, now time.Time) *pull {
 	best := pull{candidate: -1, cost: costs[s.order[0]].First}
 	for c := range s.candidates {
 		gain := question.Uncached(&s.candidates[c]) - lacks
-		if gain <= v.spec.BlockTokens || costs[n+c].First >= best.cost || !v.takes(now, s.index[c], &s.candidates[c].Load, s.needs()) {
+		if gain <= v.spec.BlockTokens || costs[n+c].First >= best.cost || !v.members[s.index[c]].sameRevision(v.members[s.index[peer]]) ||
+			!v.takes(now, s.index[c], &s.candidates[c].Load, s.needs()) {
 			continue
 		}
 		best = pull{candidate: c, peer: &v.spec.Endpoints[s.index[peer]], tokens: gain, cost: costs[n+c].First}
