@@ -135,3 +135,17 @@ func (r *verdict) decodes() bool {
 	of := r.decision.Counts.Roles
 	return of == nil || of[endpoint.Decode].Ready+of[endpoint.Both].Ready > 0
 }
+
+// wantedDecoders is how many pods shall answer requests.
+func (r *verdict) wantedDecoders() int {
+	if len(r.size.roles) == 0 {
+		return r.size.now
+	}
+	n := 0
+	for i := range r.size.roles {
+		if one := &r.size.roles[i]; one.name != v1alpha1.RolePrefill {
+			n += one.now
+		}
+	}
+	return n
+}

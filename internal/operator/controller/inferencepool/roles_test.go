@@ -60,3 +60,26 @@ func TestARoleThatGoesIsMadeAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestAPoolWithoutDecodersIsAtZero, if it shall have none, whatever prefills.
+func TestAPoolWithoutDecodersIsAtZero(t *testing.T) {
+	w := newWorld(t, apart)
+	for range 3 {
+		w.serve()
+	}
+	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Roles[1].Replicas = ptr.To[int32](0) })
+	for range 5 {
+		w.serve()
+	}
+	if got := w.byRole(); got[endpoint.Prefill] != 1 || len(got) != 1 {
+		t.Fatalf("pods by role: %v", got)
+	}
+	if got := w.condition(v1alpha1.ConditionReady); got != "True AtZero" {
+		t.Errorf("ready: %s", got)
+	}
+	w.edit(func(s *v1alpha1.InferencePoolSpec) { s.Roles[1].Replicas = ptr.To[int32](1) })
+	w.settleDown()
+	if got := w.condition(v1alpha1.ConditionReady); got != "False NoReadyEndpoint" {
+		t.Errorf("ready while the first pod that decodes starts: %s", got)
+	}
+}
