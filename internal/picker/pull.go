@@ -108,8 +108,13 @@ func (v *view) begins(s *scratch, state *pickState, probe bool, now time.Time) b
 	return probes
 }
 
+// countPull counts the plan of a request for which a pull was the cheapest.
 func (v *view) countPull(state *pickState) {
-	if state.pull != nil && !state.again {
+	switch {
+	case state.again:
+	case state.pull != nil:
 		v.handoffs.plans[PlanPull].Add(1)
+	case v.roles:
+		v.handoffs.plans[PlanTried].Add(1)
 	}
 }

@@ -94,3 +94,24 @@ func TestPullsAreOfOneRevision(t *testing.T) {
 		}
 	}
 }
+
+// TestEachRequestHasOnePlan in a pool with roles, also those that pull.
+func TestEachRequestHasOnePlan(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, pulling, endpoint.Both, endpoint.Both, endpoint.Decode))
+	const tokens, requests = 8000, 400
+	hold(feed(t, p, "pod-0"), keysOf(t, "m", 0, tokens)...)
+	body, pulls := completion("m", 0, tokens, true), int64(0)
+	for range requests {
+		if splits(t, p, body).PullFrom() != nil {
+			pulls++
+		}
+	}
+	plans, sum := p.Stats()[0].Plans, int64(0)
+	for _, n := range plans {
+		sum += n
+	}
+	if pulls == 0 || plans[PlanPull] != pulls || sum != requests {
+		t.Errorf("%d plans of %d requests, %d of which pull: %v", sum, requests, pulls, plans)
+	}
+}
