@@ -23,7 +23,7 @@ func (d *Decision) SidecarReport(header string) {
 	policy := &d.view.spec.Policy
 	switch report.Outcome {
 	case relay.HandedOver:
-		d.handoff.seen, d.handoff.sent = true, now.Add(-report.Since)
+		d.handoff.seen, d.handoff.sent = true, now.Add(-min(report.Since, now.Sub(d.picked)))
 		d.handoff.lease = first.prefilledAt(d.handoff.sent, &report)
 		return
 	case relay.DecodeFailed:
