@@ -78,7 +78,7 @@ type InferencePoolStatus struct {
 	// +optional
 	Autoscaling AutoscalingStatus `json:"autoscaling,omitzero"`
 	// roles is the state of each role of a pool with roles. While a pool changes its roles, those that go are in the list,
-	// too, until their last pod is gone.
+	// too, until the rollout that ends them is over.
 	// +kubebuilder:validation:MinItems=0
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=map

@@ -164,12 +164,11 @@ func (d *Decision) Leg() Leg { return d.handoff.leg }
 // or are abandoned.
 func (d *Decision) Handoff(outcome HandoffOutcome) { d.view.handoffs.outcomes[outcome].Add(1) }
 
-// Unconnected records that the endpoint of a PrefillLeg has answered without parameters, as engines without a connector do. owed:
-// others would have had some. After some such answers it prefills for no others for a time.
+// Unconnected records that the endpoint of a PrefillLeg has no parameters, as engines without a connector do. owed: others would have had
+// some. After some such answers it prefills for no others for a time. The caller counts the outcome.
 func (d *Decision) Unconnected(owed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.Handoff(HandoffNoParameters)
 	t := &d.Targets[d.target]
 	if owed && t.member.gives.fail(0, d.now(), unconnectedFor) {
 		d.leftOut("Endpoint answers without the parameters of its blocks: it prefills for no others for a time", t)
@@ -281,7 +280,7 @@ func (d *Decision) endLeg(outcome Outcome) {
 	d.handoff.lease.release()
 	defer d.handoff.first.endRelay(outcome == Unreported)
 	switch {
-	case d.handoff.leg == Whole, d.handoff.loaded:
+	case d.handoff.leg == Whole, d.handoff.loaded, d.handoff.lost:
 	case outcome == ClientGone:
 		d.Handoff(HandoffClientGone)
 	case d.handoff.leg == DecodeLeg && outcome == Completed:
@@ -301,9 +300,11 @@ func (d *Decision) handedOver() {
 		h := &d.handoff
 		h.loaded, h.prompt = true, nil
 		h.lease.release()
-		if to := &d.Targets[d.target]; h.first != nil && !h.seen && !h.atOnce {
+		switch to := &d.Targets[d.target]; {
+		case h.lost: // what the endpoint has sent meanwhile
+		case h.first != nil && !h.seen && !h.atOnce:
 			h.first.answeredBy(to)
-		} else {
+		default:
 			d.completed(h.from, to)
 		}
 	}

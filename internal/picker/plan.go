@@ -102,7 +102,7 @@ func (p *Picker) plan(v *view, s *scratch, state *pickState, now time.Time) (spl
 			probe = v.take(w, state, now)
 		}
 	}
-	if !state.again {
+	if !state.again && (w.why == PlanHandoff || state.pull == nil) { // else see countPull
 		v.handoffs.plans[w.why].Add(1)
 	}
 	if w.why != PlanHandoff {

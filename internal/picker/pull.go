@@ -61,7 +61,8 @@ func (v *view) planPull(s *scratch, state *pickState, now time.Time) *pull {
 	best := pull{candidate: -1, cost: costs[s.order[0]].First}
 	for c := range s.candidates {
 		gain := question.Uncached(&s.candidates[c]) - lacks
-		if gain <= v.spec.BlockTokens || costs[n+c].First >= best.cost || !v.takes(now, s.index[c], &s.candidates[c].Load, s.needs()) {
+		if gain <= v.spec.BlockTokens || costs[n+c].First >= best.cost || !v.members[s.index[c]].sameRevision(v.members[s.index[peer]]) ||
+			!v.takes(now, s.index[c], &s.candidates[c].Load, s.needs()) {
 			continue
 		}
 		best = pull{candidate: c, peer: &v.spec.Endpoints[s.index[peer]], tokens: gain, cost: costs[n+c].First}
@@ -107,8 +108,13 @@ func (v *view) begins(s *scratch, state *pickState, probe bool, now time.Time) b
 	return probes
 }
 
+// countPull counts the plan of a request for which a pull was the cheapest.
 func (v *view) countPull(state *pickState) {
-	if state.pull != nil && !state.again {
+	switch {
+	case state.again:
+	case state.pull != nil:
 		v.handoffs.plans[PlanPull].Add(1)
+	case v.roles:
+		v.handoffs.plans[PlanTried].Add(1)
 	}
 }

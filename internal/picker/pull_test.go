@@ -77,3 +77,41 @@ func TestADearTransferIsNoPull(t *testing.T) {
 		t.Errorf("%d requests stayed with a transfer of 100 s, %d with a usual one", stayed, cheap)
 	}
 }
+
+// TestPullsAreOfOneRevision, as hand-offs are.
+func TestPullsAreOfOneRevision(t *testing.T) {
+	for _, names := range [][]string{{"a", "a"}, {"a", "b"}} {
+		c := newClock()
+		p := newPicker(t, c, revisions(rolesSpec(t, pulling, endpoint.Both, endpoint.Both), names...))
+		const tokens = 8000
+		hold(feed(t, p, "pod-0"), keysOf(t, "m", 0, tokens)...)
+		body, pulled := completion("m", 0, tokens, true), false
+		for range 400 {
+			pulled = pulled || splits(t, p, body).PullFrom() != nil
+		}
+		if pulled != (names[0] == names[1]) {
+			t.Errorf("revisions %v: pulled %t", names, pulled)
+		}
+	}
+}
+
+// TestEachRequestHasOnePlan in a pool with roles, also those that pull.
+func TestEachRequestHasOnePlan(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, pulling, endpoint.Both, endpoint.Both, endpoint.Decode))
+	const tokens, requests = 8000, 400
+	hold(feed(t, p, "pod-0"), keysOf(t, "m", 0, tokens)...)
+	body, pulls := completion("m", 0, tokens, true), int64(0)
+	for range requests {
+		if splits(t, p, body).PullFrom() != nil {
+			pulls++
+		}
+	}
+	plans, sum := p.Stats()[0].Plans, int64(0)
+	for _, n := range plans {
+		sum += n
+	}
+	if pulls == 0 || plans[PlanPull] != pulls || sum != requests {
+		t.Errorf("%d plans of %d requests, %d of which pull: %v", sum, requests, pulls, plans)
+	}
+}

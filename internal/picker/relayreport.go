@@ -23,7 +23,7 @@ func (d *Decision) SidecarReport(header string) {
 	policy := &d.view.spec.Policy
 	switch report.Outcome {
 	case relay.HandedOver:
-		d.handoff.seen, d.handoff.sent = true, now.Add(-report.Since)
+		d.handoff.seen, d.handoff.sent = true, now.Add(-min(report.Since, now.Sub(d.picked)))
 		d.handoff.lease = first.prefilledAt(d.handoff.sent, &report)
 		return
 	case relay.DecodeFailed:
@@ -58,7 +58,8 @@ func blames(cause relay.Cause) bool {
 	return cause != relay.CauseFull && cause != relay.CauseRequest && cause != relay.CauseLocal
 }
 
-// prefilledAt ends a relayed PrefillLeg that went well, and returns the lease of its blocks.
+// prefilledAt ends a relayed PrefillLeg that went well, and returns the lease of its blocks. Only a report of HandedOver shows when it has
+// ended: others come with the answer to the request alone.
 func (d *Decision) prefilledAt(at time.Time, report *relay.Report) *lease {
 	if report.Prompt >= 0 {
 		d.Usage(report.Prompt, report.Cached)
@@ -69,7 +70,11 @@ func (d *Decision) prefilledAt(at time.Time, report *relay.Report) *lease {
 		return nil
 	}
 	d.ended = true
-	d.booking.FirstToken(at)
+	if report.Outcome == relay.HandedOver {
+		d.booking.FirstToken(at)
+	} else {
+		d.booking.EndPrefill(at)
+	}
 	d.complete(at)
 	d.checkBlocks(at)
 	d.passed(at, Completed)

@@ -183,3 +183,46 @@ func TestABlocksLeaseKeepsThePrefillerUp(t *testing.T) {
 	}
 	d.End(Completed)
 }
+
+// TestReportsThatComeLateTeachNoSpeed: the answer of a request that was served alone begins long after its prefill has ended.
+func TestReportsThatComeLateTeachNoSpeed(t *testing.T) {
+	for report, teaches := range map[string]bool{
+		"handed_over;prompt=500;cached=0;since=1000": true,
+		"no_parameters;prompt=500;cached=0":          false,
+		"decode_failed;prompt=500;cached=0":          false,
+	} {
+		c := newClock()
+		p := newPicker(t, c, rolesSpec(t, reported, endpoint.Prefill, endpoint.Decode))
+		for i := range 20 {
+			d := relays(t, p, completion("m", 10000*i, 500, false))
+			c.advance(2 * time.Second)
+			d.SidecarReport(report)
+			d.End(Completed)
+			overdue(c, p)
+		}
+		if rate := p.Stats()[0].Endpoints[0].Load.Rate; (rate > 0) != teaches {
+			t.Errorf("%s: a speed of %v tokens a second is learned", report, rate)
+		}
+	}
+}
+
+// TestNoSecondLegIsSentBeforeThePick, whatever a sidecar reports.
+func TestNoSecondLegIsSentBeforeThePick(t *testing.T) {
+	c := newClock()
+	p := newPicker(t, c, rolesSpec(t, reported, endpoint.Prefill, endpoint.Decode))
+	for i := range 20 {
+		d := relays(t, p, completion("m", 10000*i, 500, true))
+		c.advance(100 * time.Millisecond)
+		d.SidecarReport("handed_over;prompt=500;cached=0;since=3600000")
+		leases := &p.named("default/m").members[0].leases
+		if n := leases.count(c.Now()); n != 1 {
+			t.Fatalf("%d leases", n)
+		}
+		d.FirstToken()
+		d.End(Completed)
+		overdue(c, p)
+	}
+	if s := p.Stats()[0]; s.TransferSeconds+500*s.TransferTokenSeconds > 0.11 {
+		t.Errorf("%v s and %v s for each token", s.TransferSeconds, s.TransferTokenSeconds)
+	}
+}

@@ -31,8 +31,11 @@ type exchange struct {
 	writeBy time.Time // the present deadline
 }
 
-// readAhead is how much of a body of unknown length is allocated before it arrives.
-const readAhead = 16 << 10
+// How much of a body is allocated before it arrives, if its length is not known, and at most.
+const (
+	readAhead = 16 << 10
+	mostAhead = 64 << 10
+)
 
 // hold reads the body of the request, so that it can be sent again after a connection that the engine was about to close, and handed over.
 // If there is no room for it, it passes as it arrives.
@@ -41,11 +44,11 @@ func (x *exchange) hold() {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return
 	}
-	size := int(r.ContentLength)
+	size := int(min(r.ContentLength, mostAhead))
 	if size < 0 {
 		size = readAhead
 	}
-	if int64(size) <= x.server.options.MaxBody {
+	if max(r.ContentLength, int64(size)) <= x.server.options.MaxBody {
 		x.body = x.server.newHeld(size)
 	}
 	if x.body == nil {
@@ -71,9 +74,12 @@ func (x *exchange) hold() {
 	_ = x.control.SetReadDeadline(time.Time{})
 }
 
-// grow makes room for more of a body whose length is not known.
+// grow makes room for more of a body.
 func (x *exchange) grow() bool {
 	size := 2 * cap(x.body.bytes)
+	if length := x.r.ContentLength; length >= 0 {
+		size = int(min(int64(size), length))
+	}
 	if int64(size) > x.server.options.MaxBody {
 		return false
 	}

@@ -23,26 +23,31 @@ func (x *exchange) handOver(t *relay.Ticket) bool {
 	if !ok || len(x.r.Header["Content-Encoding"]) > 0 {
 		return false
 	}
-	size := openai.HandoffBytes + relay.MaxPrefillAnswer // of what a leg has more, and of an answer to the first
-	if x.rest != nil || x.body == nil || !x.server.take(int64(size)) {
-		x.report.Outcome = relay.NoMemory
-		return false
-	}
-	defer x.server.give(int64(size))
-	var parsed openai.Request
-	if openai.Parse(route, x.body.bytes, &parsed) != nil {
-		return false // the engine refuses it
-	}
-	parameters := x.prefill(t, route)
-	if parameters == nil {
-		return false
-	}
-	body := x.leg(len(parameters), func(dst, body []byte) []byte { return openai.AppendDecode(dst, body, parameters) })
+	body := x.secondLeg(t, route)
 	if body == nil {
 		return false
 	}
 	defer body.release()
 	return x.decode(route, body)
+}
+
+// secondLeg has the prompt prefilled, and makes the body of the second leg; nil if the request must be served alone.
+func (x *exchange) secondLeg(t *relay.Ticket, route openai.Route) *held {
+	const size = relay.MaxPrefillAnswer // of the answer to the first leg, which is not needed for longer
+	if x.rest != nil || x.body == nil || !x.server.take(size) {
+		x.report.Outcome = relay.NoMemory
+		return nil
+	}
+	defer x.server.give(size)
+	var parsed openai.Request
+	if openai.Parse(route, x.body.bytes, &parsed) != nil {
+		return nil // the engine refuses it
+	}
+	parameters := x.prefill(t, route)
+	if parameters == nil {
+		return nil
+	}
+	return x.leg(len(parameters), func(dst, body []byte) []byte { return openai.AppendDecode(dst, body, parameters) })
 }
 
 // leg makes the body of a leg, which has more bytes than the request; nil if there is no room for it.

@@ -359,3 +359,34 @@ func TestLongAnswersAreHeldWithinTheMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestRunningStreamsLeaveRoomForHandoffs: what the first leg needs is given back when the answer begins.
+func TestRunningStreamsLeaveRoomForHandoffs(t *testing.T) {
+	const streams = 20
+	h := newHouse(t, func(o *Options) { o.Memory = 4 << 20 }, nil)
+	end := make(chan struct{})
+	h.decode.does(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-end
+		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+	})
+	var all []*http.Response
+	for range streams {
+		answer, err := h.client.Do(h.request(t.Context(), streamed, relay.TicketHeader, h.ticket()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, answer)
+	}
+	if got := h.server.Stats().Handoffs; got[relay.HandedOver] != streams {
+		t.Errorf("hand-offs beside running streams: %v", got)
+	}
+	close(end)
+	for _, answer := range all {
+		_, _ = io.Copy(io.Discard, answer.Body)
+		_ = answer.Body.Close()
+	}
+	h.rests()
+}

@@ -6,8 +6,8 @@ func init() {
 		{
 			name: "images are trusted though the engine announces them by other keys",
 			file: "internal/tokens/tokencheck/images.go",
-			old:  "	if conclusive && !holds {\n",
-			new:  "	if conclusive && !holds && false {\n",
+			old:  "	case conclusive && !holds:\n",
+			new:  "	case conclusive && !holds && false:\n",
 			pkg:  "./internal/tokens/tokencheck", test: "TestImagesAreTrustedOnceTheyAreProven",
 		},
 		{

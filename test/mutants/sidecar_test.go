@@ -37,7 +37,8 @@ func init() {
 	add("a dead engine ends its streams", serve, "	if server.Shutdown(wait) != nil {\n", "	if _ = wait; true {\n", pkg, "TestThePortIsClosedWhileTheEngineIsDead")
 	add("a failed prefill counts against both", report, "ends.from.member.gives.fail(ends.to.member.hash, now, policy.CircuitOpen) {\n			d.leftOut(\"Hand-offs from",
 		"ends.to.member.receives.fail(ends.from.member.hash, now, policy.CircuitOpen) {\n			d.leftOut(\"Hand-offs from", "./internal/picker", "TestReportsOfTheSidecarCount")
-	add("the price is learned from the pick on", report, "true, now.Add(-report.Since)", "true, d.sent", "./internal/picker", "TestReportsTeachThePriceOfTransfers")
+	add("the price is learned from the pick on", report, "true, now.Add(-min(report.Since, now.Sub(d.picked)))", "true, d.sent",
+		"./internal/picker", "TestReportsTeachThePriceOfTransfers")
 	add("hits of the first leg are not compared", report, "		d.Usage(report.Prompt, report.Cached)\n", "		_ = report.Cached\n", "./internal/picker", "TestHitsOfTheFirstLegAreCompared")
 	add("clients get the report", "internal/gateway/extproc/response.go", " || name == relay.ReportHeader {\n			m", " {\n			m", "./internal/gateway/extproc",
 		"TestKvasirsSidecarGetsATicketAndItsReportStaysHere")

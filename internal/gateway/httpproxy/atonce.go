@@ -29,6 +29,9 @@ func (e *exchange) beginAtOnce(ctx context.Context, cancel context.CancelCauseFu
 	first := e.decision.FirstLeg()
 	from := first.Targets[0].Endpoint
 	asks, loads, err := e.atOnceParameters(ctx, from)
+	if err != nil && ctx.Err() != nil { // no fault of the endpoint
+		return nil, e.failed(ctx, err)
+	}
 	if err != nil {
 		e.log("Endpoint that was to prefill is not known to its connector", err)
 		first.Unconnected(true)

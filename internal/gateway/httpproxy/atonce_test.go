@@ -264,3 +264,47 @@ func TestPeersLendTheirBlocks(t *testing.T) {
 	}
 	all(2000, func() { c.engines[holder].Kill() })
 }
+
+// TestEnginesWithoutABootstrapServerAreCountedOnce: the requests are served alone.
+func TestEnginesWithoutABootstrapServerAreCountedOnce(t *testing.T) {
+	c := connectAs(t, vllmsim.Mooncake, 20, vllmsim.Transfer{}, func(s *picker.Spec) { s.Policy.Handoffs.Port = 1 })
+	c.ask(1000, 1)
+	if got := c.handoffs(); got["no_parameters"] != 1 || len(got) != 1 {
+		t.Errorf("hand-offs %v", got)
+	}
+}
+
+// TestAClientThatLeavesDuringTheQuestionBlamesNoEngine: the bootstrap server has not answered yet.
+func TestAClientThatLeavesDuringTheQuestionBlamesNoEngine(t *testing.T) {
+	silent, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	c := connectAs(t, vllmsim.Mooncake, 20, vllmsim.Transfer{}, func(s *picker.Spec) {
+		s.Policy.Handoffs.Port = silent.Addr().(*net.TCPAddr).Port
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	body := `{"model":"m","max_tokens":20,"prompt":[` + strings.TrimSuffix(strings.Repeat("7,", 2000), ",") + `]}`
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/v1/completions", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := http.DefaultClient.Do(r)
+		done <- err
+	}()
+	asked, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asked.Close()
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("an answer to a client that has left")
+	}
+	if got := c.handoffs(); got["client_gone"] != 1 || len(got) != 1 {
+		t.Errorf("hand-offs %v", got)
+	}
+}

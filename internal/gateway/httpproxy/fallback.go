@@ -68,6 +68,9 @@ func (e *exchange) leave() {
 // fallback of the request's route by itself.
 func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 	before, handedOver := e.decision, in.HandedOver
+	if !handedOver { // of a second leg or a pull that has failed
+		e.dropHandedOver()
+	}
 	in.Again, in.Steps, in.Streams, in.Headers = before, nil, nil, nil // what comes after a failure is not looked up
 	if e.fallen {
 		in.Again = nil

@@ -124,6 +124,7 @@ func (e *exchange) prefilled(response *http.Response, answer []byte) result {
 	}
 	parameters, owed := openai.HandoffParameters(answer)
 	if parameters == nil {
+		e.decision.Handoff(picker.HandoffNoParameters)
 		e.decision.Unconnected(owed)
 		return failedLeg
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -293,4 +294,33 @@ func TestAStreamIsHandedOver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestABodyWithParametersIsReleasedBeforeAnotherPick: a hand-off that is picked then has another one in its place, and a request that waits
+// keeps no memory for what has failed.
+func TestABodyWithParametersIsReleasedBeforeAnotherPick(t *testing.T) {
+	h := newHouse(t, Options{}, spec("127.0.0.1:1"))
+	r := httptest.NewRequest(http.MethodPost, "/v1/completions", strings.NewReader(`{"model":"m","prompt":[1,2,3]}`))
+	out := &client{ResponseWriter: httptest.NewRecorder(), stall: patience}
+	out.control = http.NewResponseController(out.ResponseWriter)
+	b, refused := h.proxy.readBody(out, r)
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	in := picker.Request{Route: openai.Completions, Body: b.Bytes, Splits: true}
+	d, err := h.picker.Pick(t.Context(), &in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &exchange{proxy: h.proxy, client: out, request: r, body: b, decision: d, pick: in}
+	before := h.proxy.budget.Stats().Held
+	e.handed = &handedOver{body: e.legBody(1000, func(dst []byte) []byte { return dst })}
+	if err := e.pickAgain(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if held := h.proxy.budget.Stats().Held; held != before {
+		t.Errorf("%d bytes are held, %d before", held, before)
+	}
+	e.decision.End(picker.Failed)
+	e.dropBody()
 }

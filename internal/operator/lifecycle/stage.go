@@ -30,7 +30,7 @@ type Counts struct {
 	Total, Staying, Ready, Updated, Draining, Synced, Degraded int
 	// Islands by name.
 	Islands map[string]IslandCounts
-	// Roles of the pods, in a pool with roles.
+	// Roles of a pool with roles, also those without pods.
 	Roles map[endpoint.Role]RoleCounts
 }
 
@@ -72,6 +72,9 @@ func (r *plan) summarise() {
 	c.Islands = map[string]IslandCounts{}
 	if len(r.Pool.Roles) > 0 {
 		c.Roles = map[endpoint.Role]RoleCounts{}
+		for i := range r.Pool.Roles {
+			c.Roles[r.Pool.Roles[i].Of] = RoleCounts{}
+		}
 	}
 	for i := range r.Pods {
 		p := &r.Pods[i]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -151,7 +152,7 @@ func (p *ImagePrompter) expand(ctx context.Context, dst, ids []uint32, parts []i
 		if err == nil {
 			item := kvblock.Item{Key: image.Key, Offset: len(out) - len(dst)}
 			if part.name != "" {
-				item.Key = part.name
+				item.Key = strings.Clone(part.name) // which can be in memory of the prompt, and items outlive that
 			}
 			out, err = p.model.Expand(out, image.Width, image.Height)
 			item.Length = len(out) - len(dst) - item.Offset

@@ -205,3 +205,27 @@ func TestImagesAreReadWithinTheirTime(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestNamesOfImagesLast: later requests use the memory that earlier ones were decoded into.
+func TestNamesOfImagesLast(t *testing.T) {
+	p, _, _ := seeing(t)
+	key := func(uuid string) string {
+		body := []byte(userSays(strings.Replace(imageURLOf(56, 56), `"type"`, `"uuid":"`+uuid+`","type"`, 1)))
+		var r openai.Request
+		if err := openai.Parse(openai.ChatCompletions, body, &r); err != nil {
+			t.Fatal(err)
+		}
+		_, items, err := p.AppendItems(t.Context(), nil, body, &r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return items[0].Key
+	}
+	first := key(`a\/1`)
+	for range 100 {
+		key(`b\/2`)
+	}
+	if first != "a/1" {
+		t.Errorf("the name has become %q", first)
+	}
+}

@@ -43,8 +43,11 @@ type Items struct {
 	// the ids where the answer has no more of them.
 	Served bool
 	Number int
-	// at is the endpoint of an engine that has served.
-	at endpoint.Endpoint
+	// at is the endpoint of an engine that has served. announcedIDs and announcedItems are those by which it has announced the prompt, whose
+	// blocks it can evict later.
+	at             endpoint.Endpoint
+	announcedIDs   []uint32
+	announcedItems []kvblock.Item
 }
 
 // empty reports whether the engine has refused the request.
@@ -216,10 +219,15 @@ func (k *keeper) compareImage(ctx context.Context, reply *Items, ids []uint32, i
 			return "the engine gives the images other keys", true
 		}
 		return "", true
+	case len(items) > 0 && slices.Equal(ids, reply.announcedIDs) && slices.Equal(items, reply.announcedItems):
+		return "", true
 	}
 	holds, conclusive := k.announced(ctx, reply, ids, items)
-	if conclusive && !holds {
+	switch {
+	case conclusive && !holds:
 		return "the engine announces the images by other keys", true
+	case conclusive:
+		reply.announcedIDs, reply.announcedItems = ids, items
 	}
 	return "", conclusive
 }

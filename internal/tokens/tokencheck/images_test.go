@@ -77,7 +77,7 @@ func (e *engines) Items(ctx context.Context, ep *endpoint.Endpoint, route openai
 		return Items{IDs: ids, Items: items}, nil
 	}
 	if !e.silentAboutImages {
-		e.announce = append(e.announce, fmt.Sprint(ids, items))
+		e.announce = append(e.announce, fmt.Sprint(ep.Pod, ids, items))
 	}
 	return Items{IDs: ids, Served: true}, nil
 }
@@ -86,7 +86,7 @@ func (e *engines) Items(ctx context.Context, ep *endpoint.Endpoint, route openai
 func (e *engines) holds(namespace, pool string, of *endpoint.Endpoint, ids []uint32, items []kvblock.Item) (holds, conclusive bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Contains(e.announce, fmt.Sprint(ids, items)), namespace == "n" && pool == "p" && of.Pod != ""
+	return slices.Contains(e.announce, fmt.Sprint(of.Pod, ids, items)), namespace == "n" && pool == "p" && of.Pod != ""
 }
 
 // imageChatml is chatml for content in parts, with a placeholder for each image.
@@ -265,5 +265,29 @@ func TestABusyEngineIsAskedAboutImagesAgain(t *testing.T) {
 		h.engines.mu.Unlock()
 		time.Sleep(lookEvery + time.Second)
 		h.expectImages(t, true, "12 of 12")
+	})
+}
+
+// TestWhatAnEngineHasEvictedStaysProven: another kind of engine joins long after the first has announced the blocks of its images.
+func TestWhatAnEngineHasEvictedStaysProven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := seeingModel(t)
+		h := newHouse(Files{Set: files}, "a")
+		defer h.Set(nil)
+		h.engine("a", seeing, files, settings[0])
+		h.engines.mu.Lock()
+		h.imagesOf, h.unrendered = files, true
+		h.engines.mu.Unlock()
+		h.apply()
+		time.Sleep(time.Minute)
+		h.expectImages(t, true, "12 of 12")
+		h.engines.mu.Lock()
+		h.announce = nil
+		h.engines.mu.Unlock()
+		h.pods("a", "b")
+		h.engine("b", Identity{Version: "0.32.1", Root: seeing.Root}, files, settings[0])
+		h.apply()
+		time.Sleep(2 * time.Minute)
+		h.expectImages(t, true, "7 of 12 cases are equal, none differs") // those of chats, as the two releases read other routes in two ways
 	})
 }

@@ -386,6 +386,8 @@ func (r *verdict) ready(accepted, picker metav1.Condition) metav1.Condition {
 		return status.Ready.False(status.ReasonNotAccepted, "%s", accepted.Message)
 	case c.Ready == 0 && r.size.now == 0:
 		return status.Ready.True(status.ReasonAtZero, "the pool is scaled to zero")
+	case !r.decodes() && r.wantedDecoders() == 0:
+		return status.Ready.True(status.ReasonAtZero, "the roles that answer requests are scaled to zero")
 	case c.Ready == 0 && meta.FindStatusCondition(r.next.Conditions, v1alpha1.ConditionReady) == nil:
 		return status.Ready.Unknown(status.ReasonStarting, "no endpoint is ready yet")
 	case c.Ready == 0 && r.starting():

@@ -73,7 +73,7 @@ func (r *podKeeper) had() map[endpoint.Role]int {
 	return out
 }
 
-// roleStatuses is the status of each role that the pool has, or had and still has pods of.
+// roleStatuses is the status of each role that the pool has, or that goes.
 func (r *verdict) roleStatuses() []v1alpha1.RoleStatus {
 	of := r.decision.Counts.Roles
 	var out []v1alpha1.RoleStatus
@@ -104,10 +104,11 @@ func (r *verdict) roleStatuses() []v1alpha1.RoleStatus {
 	had := (&podKeeper{r.scope, r.observed, r.outcome}).had()
 	for _, role := range []endpoint.Role{endpoint.Prefill, endpoint.Decode, endpoint.Both} {
 		name, listed := podtemplate.RoleName(role), false
+		_, goes := of[role] // its size is known by the status only, also while it has no pods
 		for i := range out {
 			listed = listed || out[i].Name == name
 		}
-		if !listed && of[role].Total > 0 {
+		if !listed && goes {
 			add(name, count(had[role]), v1alpha1.AutoscalingStatus{})
 		}
 	}
@@ -133,4 +134,18 @@ func (r *verdict) shortRoles() string {
 func (r *verdict) decodes() bool {
 	of := r.decision.Counts.Roles
 	return of == nil || of[endpoint.Decode].Ready+of[endpoint.Both].Ready > 0
+}
+
+// wantedDecoders is how many pods shall answer requests.
+func (r *verdict) wantedDecoders() int {
+	if len(r.size.roles) == 0 {
+		return r.size.now
+	}
+	n := 0
+	for i := range r.size.roles {
+		if one := &r.size.roles[i]; one.name != v1alpha1.RolePrefill {
+			n += one.now
+		}
+	}
+	return n
 }
