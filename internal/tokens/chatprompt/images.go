@@ -17,6 +17,8 @@ const (
 	// maxImages bounds the images of a request, and maxExpanded the tokens of a prompt with images.
 	maxImages   = 256
 	maxExpanded = 1 << 18
+	// maxImageName bounds the client's own name of an image, in bytes, as it is hashed for each block of the image.
+	maxImageName = 1 << 10
 )
 
 // imagePart is an image of a message.
@@ -45,7 +47,7 @@ func (q *request) image(part *chattemplate.Dict) (v chattemplate.Value, ok bool,
 	}
 	switch {
 	case part.Len() != fields, len(q.images) == maxImages, url.Kind() != chattemplate.KindString,
-		named && (name.Kind() != chattemplate.KindString || name.Text() == ""):
+		named && (name.Kind() != chattemplate.KindString || name.Text() == "" || len(name.Text()) > maxImageName):
 		return v, false, unsupported("images of an unusual form")
 	}
 	return q.shown(imagePart{url: url.Text(), name: name.Text()})

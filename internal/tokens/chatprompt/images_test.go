@@ -167,6 +167,7 @@ func TestUnusualImagesAreLeftToTheEngine(t *testing.T) {
 		"without a type":                 userSays(strings.Replace(ok, `"type":"image_url",`, ``, 1)),
 		"fields that are not known":      userSays(strings.Replace(ok, `"type"`, `"x":1,"type"`, 1)),
 		"a name that is none":            userSays(strings.Replace(ok, `"type"`, `"uuid":3,"type"`, 1)),
+		"a very long name":               userSays(strings.Replace(ok, `"type"`, `"uuid":"`+strings.Repeat("x", maxImageName+1)+`","type"`, 1)),
 		"a name and no image":            userSays(`{"type":"image_url","image_url":null,"uuid":"x"}`),
 		"a text like an image":           userSays(ok, `{"type":"text","text":"<unk>"}`),
 		"only a text like an image":      userSays(`{"type":"text","text":"<unk>"}`),
