@@ -52,6 +52,8 @@ type Request struct {
 	Saltable bool
 	// Invokes: the engine takes the model from a header, see Decision.InvokedModel.
 	Invokes bool
+	// AsksReport: the caller has made the body ask for a report, as an earlier decision for the request has asked for (Decision.AsksReport).
+	AsksReport bool
 	// CutsUsage: the caller can change the body, and take an event out of the answer.
 	CutsUsage bool
 	// Rename puts another name in place of the model that was parsed from Body, and returns the new body; false if there is no room for it.

@@ -74,7 +74,7 @@ func (a *AdmissionSpec) steering(in *Request, r *openai.Request, c *caller) (dro
 	if form && found&openai.SteersPriority != 0 && !a.SetsPriority && !c.class.SetsPriority {
 		return false, priorityForbidden()
 	}
-	if found&openai.SteersEvents != 0 || in.Header != nil && len(in.Header(sessionHeader)) > openai.MaxEventText {
+	if found&openai.SteersEvents != 0 && !in.AsksReport || in.Header != nil && len(in.Header(sessionHeader)) > openai.MaxEventText {
 		return false, reportForbidden()
 	}
 	if found&openai.SteersTransfer != 0 && !a.SetsTransfer && !c.class.SetsTransfer {

@@ -403,6 +403,7 @@ func (e *exchange) rewrite() bool {
 	e.asksUsage = asks && e.body.askUsage() || e.asksUsage
 	if report {
 		e.body.askReport()
+		e.pick.AsksReport = true // no client's: the first pick has refused those
 	}
 	e.pick.Body = e.body.Bytes
 	return true

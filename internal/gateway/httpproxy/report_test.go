@@ -3,8 +3,10 @@ package httpproxy
 import (
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -33,6 +35,37 @@ func TestEnginesAreAskedForWhatEventsHaveLost(t *testing.T) {
 		if got := <-bodies; got != want {
 			t.Errorf("incomplete %v: the engine gets\n%s, want\n%s", incomplete, got, want)
 		}
+	}
+	h.idle()
+}
+
+// TestARequestThatAskedForAReportIsPickedForAgain: found on a cluster, as an engine that prefilled died and the request was refused for the
+// field that the picker had put into its body.
+func TestARequestThatAskedForAReportIsPickedForAgain(t *testing.T) {
+	fails := engine(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+	serves := engine(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"id":"x","choices":[{"index":0,"text":"a","finish_reason":"stop"}],"usage":{"prompt_tokens":100,"completion_tokens":1}}`)
+	})
+	s := asksUsage(fails)
+	s.Endpoints = append(s.Endpoints, spec(serves, fails).Endpoints[0])
+	s.Endpoints[1].ID.Pod, s.Endpoints[1].Pod = "pod-decodes", "pod-decodes"
+	s.Endpoints[0].Role, s.Endpoints[1].Role = endpoint.Prefill, endpoint.Decode
+	s.Policy.Handoffs = picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 17}
+	s.NoEvents = false
+	h := newHouse(t, Options{}, s)
+	releases := picker.Releases{}
+	for _, f := range h.picker.Feeds() {
+		releases[f.Endpoint.Epoch()] = 32
+		f.Incomplete(true)
+	}
+	h.picker.SetExact("default", "pool", &picker.Exact{Releases: &releases})
+	ids := strings.TrimSuffix(strings.Repeat("7,", 100), ",")
+	if answer := h.post("/v1/completions", `{"model":"m","prompt":[`+ids+`]}`); answer.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(answer.Body)
+		t.Errorf("status %d: %s", answer.StatusCode, body)
+	}
+	if answer := h.post("/v1/completions", `{"model":"m","prompt":[`+ids+`],"vllm_xargs":{"kv_cache_report_mode":"full"}}`); answer.StatusCode != http.StatusBadRequest {
+		t.Errorf("a client's report: status %d", answer.StatusCode)
 	}
 	h.idle()
 }
