@@ -14,7 +14,7 @@ var together = HandoffSpec{Rule: HandoffAbove, UncachedTokens: 64, Connector: Mo
 func TestALostFirstLegIsCountedOnce(t *testing.T) {
 	for name, then := range map[string]func(*Decision){
 		"the second answers nevertheless": func(d *Decision) { d.FirstToken(); d.End(Completed) },
-		"it answers, and breaks off":      func(d *Decision) { d.FirstToken(); d.End(Failed) },
+		"it answers, and aborts":          func(d *Decision) { d.FirstToken(); d.End(Failed) },
 		"it is not streamed":              func(d *Decision) { d.End(Completed) },
 		"the client leaves":               func(d *Decision) { d.End(ClientGone) },
 		"it fails":                        func(d *Decision) { d.End(Failed) },

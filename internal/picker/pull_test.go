@@ -112,6 +112,6 @@ func TestEachRequestHasOnePlan(t *testing.T) {
 		sum += n
 	}
 	if pulls == 0 || plans[PlanPull] != pulls || sum != requests {
-		t.Errorf("%d plans of %d requests, %d of which pull: %v", sum, requests, pulls, plans)
+		t.Errorf("%d plans of %d requests, and %d of them pull: %v", sum, requests, pulls, plans)
 	}
 }
