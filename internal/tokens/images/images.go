@@ -52,9 +52,8 @@ type config struct {
 
 // processor is what a model's preprocessor_config.json says of sizes, in pixels.
 type processor struct {
-	Type      string `json:"image_processor_type"`
-	MinPixels *int   `json:"min_pixels"`
-	MaxPixels *int   `json:"max_pixels"`
+	MinPixels *int `json:"min_pixels"`
+	MaxPixels *int `json:"max_pixels"`
 	Size      struct {
 		ShortestEdge *int `json:"shortest_edge"`
 		LongestEdge  *int `json:"longest_edge"`
