@@ -66,6 +66,7 @@ func TestTheQuestionOfARequest(t *testing.T) {
 // place leaves the same rest.
 func FuzzTheQuestionIsWhatParsersRead(f *testing.F) {
 	f.Add(`{"model":"m","messages":[{"role":"user","content":"a"}]}`, "b")
+	f.Add(`{"messages":[{"role":"user","content":"0"}]}`, strings.Repeat("&", 20)) // is 120 bytes as JSON
 	f.Add(`{"model":"m","messages":[{"role":"system","content":""},{"role":"user","content":[{"type":"text","text":"a"}, {"text":"\"" , "type":"text"}]}],"seed":1}`, "\\\"")
 	f.Fuzz(func(t *testing.T, body, other string) {
 		var r Request
@@ -94,12 +95,12 @@ func FuzzTheQuestionIsWhatParsersRead(f *testing.F) {
 		if json.Unmarshal(last.Content, &content) == nil && content != q.Text {
 			t.Errorf("the question is %q, and the content %q", q.Text, content)
 		}
-		if len(q.strings) != 1 || strings.TrimSpace(other) == "" || len(other) > 100 {
-			return
-		}
 		quoted, err := json.Marshal(other)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if len(q.strings) != 1 || strings.TrimSpace(other) == "" || len(quoted) > 100 { // without takes no longer ones
+			return
 		}
 		s := q.strings[0]
 		changed := body[:s.beg-1] + string(quoted) + body[s.end+1:]

@@ -94,6 +94,9 @@ var _ = Describe("An operator on definitions without fleets and routes", func() 
 		DeferCleanup(c.Stop)
 		for _, args := range [][]string{
 			{"apply", "--server-side", "-k", filepath.Join(kube.Root(), "config", "default")},
+			// While the storage of a kind begins, the API server can take minutes to remove it.
+			{"wait", "--for=condition=Established", "crd/modelroutes.kvasir.dev", "crd/pickerfleets.kvasir.dev"},
+			{"get", "kvroute,kvfleet", "--all-namespaces"},
 			{"delete", "crd", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev"},
 		} {
 			_, err := c.Kubectl(ctx, nil, args...)

@@ -2,9 +2,11 @@ package kube
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -54,17 +56,35 @@ var ranges = map[string]string{
 	IPv6: "fd00:10::/112", IPv6IPv4: "fd00:10::/112,10.0.0.0/24", IPv4IPv6: "10.0.0.0/24,fd00:10::/112",
 }
 
-// addresses gives the API server the ranges of the family. Its own address and that of etcd are those of localhost.
-func addresses(env *envtest.Environment) {
+// The API server's port is among these, so that it gets it again after a crash: the kernel gives ports above them to any connection.
+const firstPort, ports = 20000, 10000
+
+// addresses gives the API server its port, and the ranges of the family. Its own address and that of etcd are those of localhost.
+func addresses(env *envtest.Environment) error {
+	api := env.ControlPlane.GetAPIServer()
+	host, err := net.ResolveTCPAddr("tcp", "localhost:0")
+	if err != nil {
+		return fmt.Errorf("looking for an address: %w", err)
+	}
+	for range 100 {
+		host.Port = firstPort + rand.IntN(ports)
+		l, err := net.ListenTCP("tcp", host)
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		api.SecureServing.Address, api.SecureServing.Port = host.IP.String(), strconv.Itoa(host.Port)
+		break
+	}
 	family := Family()
 	if family == IPv4 {
-		return
+		return nil
 	}
-	api := env.ControlPlane.GetAPIServer()
 	api.Configure().Set("service-cluster-ip-range", ranges[family])
 	if strings.HasPrefix(family, IPv6) {
 		api.Configure().Set("advertise-address", advertised6)
 	} else {
 		api.Configure().Set("advertise-address", advertised4)
 	}
+	return nil
 }

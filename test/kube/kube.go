@@ -77,7 +77,9 @@ func Start(o Options) (*Cluster, error) {
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  stopTimeout,
 	}}
-	addresses(c.env)
+	if err := addresses(c.env); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
 	if err := c.start(o); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}

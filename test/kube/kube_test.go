@@ -1,6 +1,8 @@
 package kube_test
 
 import (
+	"net"
+	"net/url"
 	"testing"
 	"time"
 
@@ -74,6 +76,12 @@ var _ = Describe("A control plane", func() {
 		c, err := client.New(clusters[0].Config, client.Options{})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(c.Create(ctx, node("a"))).To(Succeed())
+		// Another program has the port of the second for a while.
+		api, err := url.Parse(clusters[1].Config.Host)
+		Expect(err).NotTo(HaveOccurred())
+		other, err := net.Listen("tcp", api.Host)
+		Expect(err).NotTo(HaveOccurred())
+		time.AfterFunc(2*time.Second, func() { _ = other.Close() })
 		Expect(clusters[1].Recover(ctx)).To(Succeed())
 	})
 })

@@ -59,16 +59,14 @@ func (c *Cluster) Crash() error {
 	return errors.New("the API server has not ended within 10 s of its being killed")
 }
 
-// Recover starts the API server again after a crash, on what it had stored, and waits until it is ready.
+// Recover starts the API server again after a crash, on what it had stored, and waits until it is ready. If another program has taken its
+// port meanwhile, it waits for that, too.
 func (c *Cluster) Recover(ctx context.Context) error {
 	if len(c.crashed) == 0 {
 		return errors.New("the API server has not crashed")
 	}
-	p, err := launch(filepath.Join(c.assets, apiServer), filepath.Join(c.dir, apiServer+".log"), c.crashed[1:]...)
-	if err != nil {
-		return err
-	}
-	c.recovered, c.crashed = p, nil
+	arguments := c.crashed[1:]
+	c.crashed = nil
 	client, err := rest.HTTPClientFor(rest.CopyConfig(c.Config))
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
@@ -76,7 +74,23 @@ func (c *Cluster) Recover(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
-		if err = c.ready(ctx, client); err == nil {
+		p, err := launch(filepath.Join(c.assets, apiServer), filepath.Join(c.dir, apiServer+".log"), arguments...)
+		if err != nil {
+			return err
+		}
+		c.recovered = p
+		err = c.becomesReady(ctx, client, p)
+		if err == nil || ctx.Err() != nil || !strings.Contains(p.tail(), "address already in use") {
+			return err
+		}
+	}
+}
+
+// becomesReady waits until a new API server is ready. It fails if that has ended.
+func (c *Cluster) becomesReady(ctx context.Context, client *http.Client, p *program) error {
+	for {
+		err := c.ready(ctx, client)
+		if err == nil {
 			return nil
 		}
 		select {
@@ -90,6 +104,8 @@ func (c *Cluster) Recover(ctx context.Context) error {
 }
 
 func (c *Cluster) ready(ctx context.Context, client *http.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // another program on the port can leave a client waiting
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.Config.Host, "/")+"/readyz", nil)
 	if err != nil {
 		return fmt.Errorf("asking the API server: %w", err)

@@ -17,8 +17,8 @@ import (
 
 // pages are what stands around the commands of a page: what they take for granted, and what is looked at or removed after them.
 var pages = map[string]struct{ before, after string }{
-	"README.md":       {after: "helm uninstall kvasir --namespace kvasir-system; kubectl delete crd inferencepools.kvasir.dev modelroutes.kvasir.dev pickerfleets.kvasir.dev routingpolicies.kvasir.dev"},
-	"docs/install.md": {after: "helm uninstall kvasir --namespace kvasir-system; kubectl delete crd inferencepools.kvasir.dev modelroutes.kvasir.dev pickerfleets.kvasir.dev routingpolicies.kvasir.dev"},
+	"README.md":       {after: "helm uninstall kvasir --namespace kvasir-system\n" + removeDefinitions},
+	"docs/install.md": {after: "helm uninstall kvasir --namespace kvasir-system\n" + removeDefinitions},
 	"docs/migration.md": {
 		before: `kubectl create namespace llm-d
 kubectl apply --filename - <<END
@@ -34,6 +34,11 @@ END
 		after: `[ "$(kubectl get inferencepools.inference.networking.k8s.io chat -n llm-d -o 'jsonpath={.spec.endpointPickerRef.name}')" = chat-picker ]`,
 	},
 }
+
+// removeDefinitions removes Kvasir's kinds, once each can be listed: while the storage of a kind begins, the API server fails to look for
+// its objects, and takes minutes until it looks for them again.
+const removeDefinitions = `kubectl get kvpool,kvroute,kvfleet,kvpolicy --all-namespaces || true
+kubectl delete crd inferencepools.kvasir.dev modelroutes.kvasir.dev pickerfleets.kvasir.dev routingpolicies.kvasir.dev --ignore-not-found`
 
 // bash runs commands as somebody at the root of the repository would, and returns what they print.
 func bash(ctx context.Context, script string) string {

@@ -49,7 +49,7 @@ var _ = Describe("Helm", Ordered, func() {
 	var made []string
 	var notes string
 	AfterAll(func(ctx SpecContext) {
-		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev", "--ignore-not-found")
+		bash(ctx, removeDefinitions)
 	})
 
 	It("installs what the next two commands need", func(ctx SpecContext) {

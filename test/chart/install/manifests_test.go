@@ -51,7 +51,7 @@ var _ = Describe("The manifests of", Ordered, func() {
 		kubectlIn(ctx, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "manifests"}}`, "apply", "--filename", "-")
 	})
 	AfterAll(func(ctx SpecContext) {
-		kubectl(ctx, "delete", "crd", "inferencepools.kvasir.dev", "modelroutes.kvasir.dev", "pickerfleets.kvasir.dev", "routingpolicies.kvasir.dev")
+		bash(ctx, removeDefinitions)
 	})
 	for page, least := range map[string]int{"install-gateways.md": 9, "install-vllm.md": 3, "migration.md": 4} {
 		It("docs/"+page+" are taken by the API server", func(ctx SpecContext) {
