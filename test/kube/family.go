@@ -73,7 +73,7 @@ func addresses(env *envtest.Environment) error {
 			continue
 		}
 		_ = l.Close()
-		api.SecureServing.Address, api.SecureServing.Port = host.IP.String(), strconv.Itoa(host.Port)
+		api.Address, api.Port = host.IP.String(), strconv.Itoa(host.Port)
 		break
 	}
 	family := Family()
