@@ -49,9 +49,9 @@ func (c *Cluster) Crash() error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("ending the API server: %w", err)
 	}
-	for range 1000 { // until then its port is in use
-		_, fields, err := stat(pid)
-		if ended := err != nil || fields[0] == "Z"; ended {
+	// Its port is in use until its last thread has ended. The first one is a zombie before; then the process is waited for, and gone.
+	for range 1000 {
+		if _, _, err := stat(pid); err != nil {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)
