@@ -50,13 +50,13 @@ func (c *Cluster) Crash() error {
 		return fmt.Errorf("ending the API server: %w", err)
 	}
 	// Its port is in use until its last thread has ended. The first one is a zombie before; then the process is waited for, and gone.
-	for range 1000 {
+	for begin := time.Now(); time.Since(begin) < stopTimeout; {
 		if _, _, err := stat(pid); err != nil {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return errors.New("the API server has not ended within 10 s of its being killed")
+	return fmt.Errorf("the API server has not ended within %v of its being killed", stopTimeout)
 }
 
 // Recover starts the API server again after a crash, on what it had stored, and waits until it is ready. If another program has taken its
