@@ -50,3 +50,19 @@ func (v *view) pickable(now time.Time, id endpoint.ID) bool {
 	}
 	return false
 }
+
+// Others reports whether the pool has an endpoint that takes requests now, besides those of which tried is true.
+func (d *Decision) Others(tried func(endpoint.ID) bool) bool {
+	v := d.view.admission.pin()
+	if v == nil {
+		return false
+	}
+	defer v.unpin()
+	now := d.now()
+	for i := range v.spec.Endpoints {
+		if e := &v.spec.Endpoints[i]; e.Pickable() && !v.members[i].sleep.asleep(now) && !tried(e.ID) {
+			return true
+		}
+	}
+	return false
+}

@@ -49,8 +49,9 @@ type exchange struct {
 	body     *body
 	decision *picker.Decision
 	start    time.Time
-	// attempt is the index of the target that is tried.
+	// attempt is the index of the target that is tried. tried are all endpoints of the pool that were.
 	attempt int
+	tried   []endpoint.ID
 	// last is the last server error that an engine has answered with, if it was small enough to keep.
 	last *savedAnswer
 	// broken: the answer did not go through to its end. accounted: the failure of the present target is accounted for.
@@ -91,8 +92,12 @@ type savedAnswer struct {
 	header  http.Header
 	status  int
 	body    []byte
-	attempt int
+	attempt int // ofBefore if it was of an earlier decision
 }
+
+const ofBefore = -1
+
+func (s *savedAnswer) isOfBefore() bool { return s != nil && s.attempt == ofBefore }
 
 // run tries the targets in order and passes the answer on. It panics with http.ErrAbortHandler when the answer cannot
 // be finished.
@@ -145,6 +150,9 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			continue // it drains, or fails, since the pick
 		}
 		e.attempt = i
+		if id := e.decision.Targets[i].Endpoint.ID; !e.wasTried(id) {
+			e.tried = append(e.tried, id)
+		}
 		e.client.span.Attempt(e.attempt)
 		result := e.try(ctx, outcome)
 		if result == passed || result == passedOn {
@@ -257,8 +265,8 @@ func (e *exchange) again(r result) bool {
 
 // more reports whether the request can be sent again after a failure: to another endpoint, or alone after a leg.
 func (e *exchange) more(r result) bool {
-	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole || e.proxy.picker.FallsBack(&e.pick, r == failedFull)) &&
-		e.again(r)
+	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole || e.others() ||
+		e.proxy.picker.FallsBack(&e.pick, r == failedFull)) && e.again(r)
 }
 
 // try sends the request to the present target and passes the answer on, unless it is one to be tried elsewhere.

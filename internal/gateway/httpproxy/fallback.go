@@ -89,8 +89,12 @@ func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 	if left {
 		e.pick.Recording.Drop(respcache.Incomplete)
 	}
-	e.decision, e.attempt, e.last, e.fallen = d, 0, nil, false
+	if left || !e.last.isOfBefore() {
+		e.last = nil
+	}
+	e.decision, e.attempt, e.fallen = d, 0, false
 	if left {
+		e.tried = nil
 		return e.moved()
 	}
 	if handedOver && d.Leg() != picker.DecodeLeg { // only the endpoint that has prefilled is left

@@ -18,8 +18,10 @@ func (e *exchange) giveUp() {
 	}
 	if s := e.last; s != nil {
 		copyHeader(e.client.Header(), s.header)
-		e.attempt = s.attempt
-		e.explain()
+		if !s.isOfBefore() {
+			e.attempt = s.attempt
+			e.explain()
+		}
 		if s.status == http.StatusServiceUnavailable && e.client.Header().Get("Retry-After") == "" {
 			e.client.put("Retry-After", "1")
 		}

@@ -31,7 +31,7 @@ func (e *exchange) replan(r result, in *picker.Request) bool {
 		in.HandedOver = true
 		return true
 	case leg == picker.Whole:
-		return e.pickableAgain()
+		return e.pickableAgain() || e.toOthers(r, in)
 	case leg == picker.PrefillLeg:
 		if r != failedLeg {
 			e.decision.Handoff(picker.HandoffPrefillFailed)

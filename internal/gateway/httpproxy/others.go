@@ -1,0 +1,30 @@
+package httpproxy
+
+import (
+	"slices"
+
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// wasTried reports whether the request was sent to an endpoint of its pool.
+func (e *exchange) wasTried(id endpoint.ID) bool { return slices.Contains(e.tried, id) }
+
+// others reports whether the pool has an endpoint that the request was not sent to, within the policy's attempts: at the pick it was out of
+// service, or not there.
+func (e *exchange) others() bool {
+	return e.decision.Leg() == picker.Whole && len(e.tried) < e.decision.Spec().Policy.Attempts && e.decision.Others(e.wasTried)
+}
+
+// toOthers reports whether the request is picked for again after the targets of the decision have failed, among the others.
+func (e *exchange) toOthers(r result, in *picker.Request) bool {
+	if e.brokeOff || e.unretried || !e.again(r) || !e.others() || r.costs() && !e.mayRetry() {
+		return false
+	}
+	if e.last != nil { // the client gets it if the others fail without an answer
+		e.last.attempt = ofBefore
+	}
+	tried, allow := slices.Clone(e.tried), in.Allow
+	in.Allow = func(ep *endpoint.Endpoint) bool { return !slices.Contains(tried, ep.ID) && (allow == nil || allow(ep)) }
+	return true
+}

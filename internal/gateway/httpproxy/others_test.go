@@ -1,0 +1,115 @@
+package httpproxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvasir-dev/kvasir/internal/picker"
+)
+
+// moody is an engine that answers with an error while it is ill, and ends connections while it is gone.
+type moody struct {
+	ill, gone atomic.Bool
+	asked     atomic.Int64
+}
+
+func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.asked.Add(1)
+	_, _ = io.Copy(io.Discard, r.Body)
+	if m.gone.Load() {
+		panic(http.ErrAbortHandler)
+	}
+	if m.ill.Load() {
+		http.Error(w, `{"error":{"message":"ill"}}`, http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, completed)
+}
+
+// leftOut is a house of two engines: the circuit of the second is open.
+func leftOut(t *testing.T, change func(*picker.Spec)) (h *house, first, second *moody) {
+	t.Helper()
+	first, second = &moody{}, &moody{}
+	s := spec(engine(t, first.ServeHTTP), engine(t, second.ServeHTTP))
+	s.Policy.CircuitFailures, s.Policy.CircuitOpen = 1, time.Hour
+	change(&s)
+	h = newHouse(t, Options{}, s)
+	second.ill.Store(true)
+	for second.asked.Load() == 0 {
+		_ = read(t, h.post("/v1/completions", `{"model":"m","prompt":"x"}`))
+	}
+	h.idle()
+	first.asked.Store(0)
+	second.asked.Store(0)
+	return h, first, second
+}
+
+// TestAnEndpointThatWasLeftOutGetsARequestThatFailsElsewhere: an open circuit is no reason to fail a request.
+func TestAnEndpointThatWasLeftOutGetsARequestThatFailsElsewhere(t *testing.T) {
+	h, first, second := leftOut(t, func(*picker.Spec) {})
+	first.ill.Store(true)
+	second.ill.Store(false)
+	r := h.post("/v1/completions", `{"model":"m","prompt":"x"}`)
+	if text := read(t, r); r.StatusCode != http.StatusOK {
+		t.Errorf("status %d: %s", r.StatusCode, text)
+	}
+	if a, b := first.asked.Load(), second.asked.Load(); a != 1 || b != 1 {
+		t.Errorf("the engines have got it %d and %d times", a, b)
+	}
+	h.idle()
+}
+
+// TestAnEndpointThatWasLeftOutIsNoWayAroundThePolicy: attempts and the failures to retry are bounds.
+func TestAnEndpointThatWasLeftOutIsNoWayAroundThePolicy(t *testing.T) {
+	for name, change := range map[string]func(*picker.Spec){
+		"attempts": func(s *picker.Spec) { s.Policy.Attempts = 1 },
+		"failures": func(s *picker.Spec) { s.Policy.RetryServerError = false },
+	} {
+		h, first, second := leftOut(t, change)
+		first.ill.Store(true)
+		r := h.post("/v1/completions", `{"model":"m","prompt":"x"}`)
+		if text := read(t, r); r.StatusCode != http.StatusInternalServerError || !strings.Contains(text, "ill") || second.asked.Load() != 0 {
+			t.Errorf("%s: status %d, %s, the other engine has got it %d times", name, r.StatusCode, text, second.asked.Load())
+		}
+		h.idle()
+	}
+}
+
+// TestTheErrorOfAnEngineIsKeptWhileTheOthersAreTried: the client gets it if they do not answer.
+func TestTheErrorOfAnEngineIsKeptWhileTheOthersAreTried(t *testing.T) {
+	h, first, second := leftOut(t, func(*picker.Spec) {})
+	first.ill.Store(true)
+	second.gone.Store(true)
+	r := h.post("/v1/completions", `{"model":"m","prompt":"x"}`)
+	if text := read(t, r); r.StatusCode != http.StatusInternalServerError || !strings.Contains(text, "ill") || second.asked.Load() == 0 {
+		t.Errorf("status %d: %s; the other engine has got it %d times", r.StatusCode, text, second.asked.Load())
+	}
+	h.idle()
+}
+
+// TestAnEndpointThatHasComeGetsARequestThatFails, though it was not there at the pick.
+func TestAnEndpointThatHasComeGetsARequestThatFails(t *testing.T) {
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	dies := engine(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(arrived)
+		<-goOn
+		panic(http.ErrAbortHandler)
+	})
+	comes := &moody{}
+	h := newHouse(t, Options{}, spec(dies))
+	answer := make(chan *http.Response, 1)
+	go func() { answer <- h.post("/v1/completions", `{"model":"m","prompt":"x"}`) }()
+	await(t, "the request is at the engine", arrived)
+	h.apply([]picker.Spec{spec(dies, engine(t, comes.ServeHTTP))})
+	close(goOn)
+	if r := await(t, "the answer", answer); r.StatusCode != http.StatusOK || comes.asked.Load() != 1 {
+		t.Errorf("status %d: %s; the engine that has come got %d requests", r.StatusCode, read(t, r), comes.asked.Load())
+	}
+	h.idle()
+}
