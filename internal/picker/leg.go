@@ -81,6 +81,8 @@ const (
 	HandoffClientGone
 	// HandoffNotPrefilled: a sidecar was to send the first leg, and the endpoint that was to prefill has announced nothing.
 	HandoffNotPrefilled
+	// HandoffTicketRefused: Kvasir's sidecar has not taken the picker's ticket. The request was served alone.
+	HandoffTicketRefused
 	numHandoffOutcomes int = iota
 )
 
@@ -88,6 +90,7 @@ const (
 func (o HandoffOutcome) String() string {
 	return [...]string{
 		"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone", "not_prefilled",
+		"ticket_refused",
 	}[o]
 }
 
