@@ -163,6 +163,7 @@ type legState struct {
 	first   *Decision
 	coming  *member
 	accused *pair
+	trial   *trial
 	// plans of the scratch; nil where no plans were made. compared is the record of the plans of the hand-off before, if decisions are
 	// logged.
 	plans    *plans

@@ -138,15 +138,17 @@ func (v *view) take(w *plans, state *pickState, now time.Time) (probe bool) {
 		return false
 	}
 	// A relayed leg is no probe: whether its endpoint has answered does not show.
-	period := v.spec.Policy.CircuitOpen
-	if probe && state.relays && !state.atOnce || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
-		if probe {
-			from.circuit.GiveUp()
-		}
-		w.why = PlanTried
-		return false
+	if ok = !probe || !state.relays || state.atOnce; ok {
+		state.trial, ok = tryPair(from, to, now, v.spec.Policy.CircuitOpen)
 	}
-	return probe
+	if ok {
+		return probe
+	}
+	if probe {
+		from.circuit.GiveUp()
+	}
+	w.why = PlanTried
+	return false
 }
 
 // begin makes the plans for a ranked request, in the memory of s. If they are to be compared, the choice is PlanHandoff.
@@ -324,7 +326,7 @@ func (v *view) receive(s *scratch, state *pickState, question *policy.Request, n
 		m := v.members[s.index[c]]
 		return m == h.planned || v.handsOver(from, m, now) && state.canRelay(v, s.index[c])
 	}) && !s.keep(func(c int) bool { m := v.members[s.index[c]]; return m != from && from.sameRevision(m) }) {
-		v.takeWhole(state)
+		v.takeWhole(state, now)
 		return
 	}
 	s.scored = false
@@ -338,9 +340,10 @@ func (v *view) receive(s *scratch, state *pickState, question *policy.Request, n
 }
 
 // takeWhole makes a DecodeLeg a request as a whole, because the blocks cannot be loaded any more.
-func (v *view) takeWhole(state *pickState) {
+func (v *view) takeWhole(state *pickState, now time.Time) {
 	v.handoffs.outcomes[HandoffNoDecode].Add(1)
 	state.handoff.lease.release()
+	state.handoff.trial.giveUp(now)
 	state.leg, state.handoff = Whole, handoff{}
 }
 

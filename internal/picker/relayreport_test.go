@@ -8,6 +8,8 @@ import (
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/relay"
 )
 
@@ -113,6 +115,8 @@ func TestReportsOfTheSidecarCount(t *testing.T) {
 		"handed over":                      {"handed_over;prompt=500;cached=0;since=30", shows, HandoffCompleted, 0, 0},
 		"handed over, and not streamed":    {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.End(Completed) }, HandoffCompleted, 0, 0},
 		"handed over, and the client goes": {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.End(ClientGone) }, HandoffClientGone, 0, 0},
+		"handed over, and a full queue":    {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.Full(openai.RequestLimit); d.End(Rejected) }, HandoffNoDecode, 0, 0},
+		"handed over, and 503 for one":     {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.Full(openai.TokenLimit); d.End(Failed) }, HandoffNoDecode, 0, 0},
 		"handed over, and then an error":   {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.failed(errored); d.End(Failed) }, HandoffDecodeFailed, 1, 1},
 		"the first engine is dead":         {"prefill_failed;cause=connect", shows, HandoffPrefillFailed, 1, 0},
 		"it aborts":                        {"prefill_failed;cause=broken", shows, HandoffPrefillFailed, 1, 0},
@@ -198,6 +202,49 @@ func TestReportsTeachThePriceOfTransfers(t *testing.T) {
 		if base, perToken := learn(reported, report); base != assumedBase || perToken != assumedPerToken {
 			t.Errorf("hand-offs %s teach %v s and %v s for each token", name, base, perToken)
 		}
+	}
+}
+
+// TestTheProxyAndTheSidecarTeachOnePrice for the same engines: the one that decodes is busy when a request is picked for, is idle when the
+// prefill has ended, and loads the blocks in 400 ms.
+func TestTheProxyAndTheSidecarTeachOnePrice(t *testing.T) {
+	const transfer = 400 * time.Millisecond
+	learn := func(rule HandoffSpec) float64 {
+		c := newClock()
+		p := newPicker(t, c, rolesSpec(t, rule, endpoint.Prefill, endpoint.Decode))
+		decodes := p.named("default/m").members[1]
+		for i := range 100 {
+			body := completion("m", 10000*i, 500, true)
+			busy := decodes.load.Book(c.Now(), load.WorkOf(1000, 0), true)
+			if wait := decodes.load.Predict(c.Now(), load.Work{}); wait < transfer/2 || wait > 2*time.Second {
+				t.Fatalf("%v of wait at the endpoint that decodes", wait)
+			}
+			var d *Decision
+			if rule.Own {
+				d = relays(t, p, body)
+			} else {
+				d = splits(t, p, body)
+			}
+			c.advance(500 * time.Millisecond)
+			busy.FirstToken(c.Now())
+			busy.Release(c.Now())
+			c.advance(time.Second) // of the first leg
+			if rule.Own {
+				c.advance(transfer)
+				d.SidecarReport("handed_over;prompt=500;cached=0;since=400")
+			} else {
+				d = next(t, p, body, d)
+				c.advance(transfer)
+			}
+			d.FirstToken()
+			d.End(Completed)
+			overdue(c, p)
+		}
+		return p.Stats()[0].TransferSeconds + 500*p.Stats()[0].TransferTokenSeconds
+	}
+	proxy, sidecar := learn(above), learn(reported)
+	if proxy < 0.2 || proxy > 0.405 || sidecar < 0.99*proxy || sidecar > 1.01*proxy {
+		t.Errorf("transfers of 0.4 s, that of the engine's step included, cost %v s by the proxy, and %v s by the sidecar", proxy, sidecar)
 	}
 }
 
