@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
-	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -149,8 +148,8 @@ type handoff struct {
 	sent        time.Time
 	// atOnce: both legs are sent at the same time.
 	atOnce bool
-	// pulls is the peer that the first target loads blocks from.
-	pulls *endpoint.Endpoint
+	// pulls is what the first target loads from a peer; nil for nothing.
+	pulls *pulled
 	// lost: the first leg has failed while the second was under way, and was counted.
 	lost bool
 	// trial is that of the pair, if hand-offs between the two were left out; nil otherwise.
@@ -396,9 +395,7 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 		first.stats.picks.Add(1)
 	default:
 		d.handoff.accused = state.accused
-		if state.pull != nil {
-			d.handoff.pulls = state.pull.peer
-		}
+		d.describePull(state.pull, d.view.members[s.index[s.order[0]]])
 	}
 }
 
