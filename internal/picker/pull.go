@@ -22,7 +22,7 @@ type pull struct {
 	peer      *endpoint.Endpoint
 	// tokens are transferred, lacks are computed.
 	tokens, lacks int
-	// cost of the pull in seconds, of which transfer is a part, and whole is that of the endpoint that was the best without it.
+	// cost of the pull in seconds, with the transfer in it, and whole is that of the endpoint that was the best without it.
 	cost, transfer, whole float64
 	// What the costs are made of, for people: the endpoints as they are, then as ones that pull; the places in it of the best one and of the
 	// one that pulls. alone is the best one as an index in the view.
