@@ -300,7 +300,8 @@ func (d *Decision) endLeg(outcome Outcome) {
 	}
 }
 
-// fullOfEither reports whether a full queue can be that of either endpoint: a sidecar of llm-d's does not show which one has refused its leg.
+// fullOfEither reports whether a full queue can be that of either endpoint: a sidecar of llm-d's does not show which one
+// has refused its leg.
 func (d *Decision) fullOfEither() bool {
 	return d.handoff.first != nil && !d.handoff.atOnce && !d.handoff.seen
 }

@@ -76,7 +76,8 @@ func (d *Decision) timePull(now time.Time) {
 // prefill, nothing is learned: what their prediction was wrong by is more than the transfer. d.mu is held.
 func (d *Decision) learnPull(cachedTokens int) {
 	p, price := d.handoff.pulls, &d.view.handoffs.price
-	if p == nil || !p.timed || cachedTokens < d.PromptTokens-p.lacks-d.view.spec.BlockTokens || p.expected.Seconds() > price.seconds(p.tokens) {
+	if p == nil || !p.timed || cachedTokens < d.PromptTokens-p.lacks-d.view.spec.BlockTokens ||
+		p.expected.Seconds() > price.seconds(p.tokens) {
 		return
 	}
 	p.timed = false

@@ -43,8 +43,8 @@ func (d *Decision) RelayHeader() (name, value string) {
 	return PrefillerHeader, d.Prefiller()
 }
 
-// ticket is good for the pods of the targets, once in each. It is signed with the root of keys before the present one, too: a sidecar learns
-// of another root later than the picker, and takes a ticket that is signed with one that it knows.
+// ticket is good for the pods of the targets, once in each. It is signed with the root of keys before the present one, too: a sidecar
+// learns of another root later than the picker, and takes a ticket that is signed with one that it knows.
 func (d *Decision) ticket() string {
 	t := relay.Ticket{Address: d.Prefiller(), Within: d.handoff.first.handoff.within, ID: rand.Uint64()}
 	for i := range d.Targets {

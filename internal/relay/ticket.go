@@ -49,8 +49,8 @@ const (
 //
 //	2 ADDRESS PODS SECONDS MILLISECONDS ID MAC,MAC
 //
-// PODS are joined by commas. SECONDS is the Unix time at which it was signed, MILLISECONDS is Within, and ID is in the base 36. Each MAC, in
-// base64url without padding, is the first half of an HMAC-SHA-256 of all before them. There is one for each root of keys that a pod of the
+// PODS are joined by commas. SECONDS is the Unix time at which it was signed, MILLISECONDS is Within, and ID is in the base 36. Each MAC,
+// in base64url without padding, is the first half of an HMAC-SHA-256 of all before them. There is one for each root of keys that a pod of the
 // pool can have while the root is rotated.
 type Ticket struct {
 	// Address is ip:port.
@@ -144,7 +144,8 @@ func read(text string) (t Ticket, at time.Time, ok bool) {
 	seconds, atErr := strconv.ParseInt(parts[3], 10, 64)
 	within, withinErr := strconv.ParseInt(parts[4], 10, 64)
 	id, idErr := strconv.ParseUint(parts[5], 36, 64)
-	if err != nil || !address.IsValid() || atErr != nil || withinErr != nil || idErr != nil || within < 0 || within > maxWithin.Milliseconds() {
+	if err != nil || !address.IsValid() || atErr != nil || withinErr != nil || idErr != nil ||
+		within < 0 || within > maxWithin.Milliseconds() {
 		return t, at, false
 	}
 	t = Ticket{Address: parts[1], Pods: strings.Split(parts[2], ","), Within: time.Duration(within) * time.Millisecond, ID: id}

@@ -359,8 +359,7 @@ type CacheResult struct {
 	Similar bool `json:"similar,omitempty"`
 }
 
-// Plans are the ways to serve a request in a pool with roles, or whose engines load blocks of each other. Their costs are in seconds,
-// whatever the strategy.
+// Plans are the ways to serve a request in a pool with roles, or whose engines load blocks of each other. Costs are in seconds.
 type Plans struct {
 	// HandedOver reports whether one endpoint prefills and another one decodes.
 	HandedOver bool `json:"handedOver"`
