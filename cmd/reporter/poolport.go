@@ -114,7 +114,7 @@ func (o *options) newSidecar(ctx context.Context, r *reporter.Reporter, log logr
 		}
 	}()
 	return sidecar.New(sidecar.Options{
-		Engine: o.poolPort.host, Seeds: r.Seeds, Log: log.WithName("sidecar"),
+		Engine: o.poolPort.host, Pod: o.config.Pod, Seeds: r.Seeds, Log: log.WithName("sidecar"),
 		Memory: int64(o.poolPort.memory) << 20, MaxRequests: o.poolPort.requests,
 		Wires: func() (engine, peers endpoint.Wire) { w := present.Load(); return w.engine, w.peers },
 	}), nil

@@ -50,7 +50,7 @@ type Record struct {
 	// Candidates are the endpoints that were scored, the best first, at most MaxCandidates; Scored is how many there were.
 	Candidates []Candidate `json:"candidates"`
 	Scored     int         `json:"scored"`
-	// Plan is how a hand-off compared with serving the request at one endpoint; absent in pools without roles.
+	// Plan is how a hand-off or a pull compared with serving the request at one endpoint; absent where neither can be.
 	Plan *Plan `json:"plan,omitempty"`
 	// Endpoint is pod/rank of the one that served, or had the request last, at that Attempt, from 0.
 	Endpoint string `json:"endpoint,omitempty"`
@@ -100,7 +100,8 @@ type Candidate struct {
 	Cost float64 `json:"cost"`
 }
 
-// Plan compares the ways to serve a request in a pool with roles. Costs are in milliseconds, 0 where nothing was compared.
+// Plan compares the ways to serve a request in a pool with roles, or whose engines load blocks of each other. Costs are in milliseconds, 0
+// where nothing was compared.
 type Plan struct {
 	// HandedOver: one endpoint was to prefill, and another one to decode; Because is the reason if not (api.Plans).
 	HandedOver bool   `json:"handed_over"`
@@ -114,6 +115,12 @@ type Plan struct {
 	PrefillCost  float64 `json:"prefill_ms,omitempty"`
 	TransferCost float64 `json:"transfer_ms,omitempty"`
 	DecodeCost   float64 `json:"decode_ms,omitempty"`
+	// Pull is pod/rank of the endpoint that would load a part of the prompt from Peer, PullCost the cost of that, and PullTransferCost the
+	// part for the transfer. Because is pull if it was chosen.
+	Pull             string  `json:"pull,omitempty"`
+	Peer             string  `json:"peer,omitempty"`
+	PullCost         float64 `json:"pull_ms,omitempty"`
+	PullTransferCost float64 `json:"pull_transfer_ms,omitempty"`
 }
 
 // Salt roots the numbers of one log.

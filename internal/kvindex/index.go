@@ -82,8 +82,11 @@ type Options struct {
 }
 
 // NewIndex returns an empty index.
-func NewIndex(o Options) *Index {
-	ix := &Index{salt: rand.Uint64(), generations: map[*generation]struct{}{}}
+func NewIndex(o Options) *Index { return newIndex(o, rand.Uint64()) }
+
+// newIndex is NewIndex with the secret that decides on the places of keys in tables.
+func newIndex(o Options, salt uint64) *Index {
+	ix := &Index{salt: salt, generations: map[*generation]struct{}{}}
 	ix.budget.Store(o.Budget)
 	ix.heads.init(ix.salt, &ix.bytes)
 	ix.runs.init(&ix.bytes)

@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"github.com/kvasir-dev/kvasir/internal/kvblock"
@@ -130,8 +131,15 @@ func TestLongChainsAreEvictedFromTheirEnds(t *testing.T) {
 }
 
 func TestABudgetIsKept(t *testing.T) {
+	for salt := range uint64(4) {
+		t.Run(strconv.FormatUint(salt, 10), func(t *testing.T) { budgetIsKept(t, salt) })
+	}
+}
+
+func budgetIsKept(t *testing.T, salt uint64) {
+	t.Helper()
 	const budget = 400 << 10
-	ix := NewIndex(Options{Budget: budget})
+	ix := newIndex(Options{Budget: budget}, salt)
 	plain := New()
 	var holders, plainHolders []Holder
 	for i := range 4 {

@@ -322,6 +322,13 @@ func (t *Tracker) Predict(now time.Time, work Work) time.Duration {
 	return t.predict(ahead.plus(work))
 }
 
+// PredictIdle is Predict for an endpoint at which no prefill is ahead of the request.
+func (t *Tracker) PredictIdle(work Work) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.predict(work)
+}
+
 func (t *Tracker) endPrefill(b *Booking, now time.Time) {
 	if b.done {
 		return

@@ -64,6 +64,9 @@ func (d *Decision) PrefillFailed(outcome HandoffOutcome) (waits bool) {
 		return false
 	}
 	d.handoff.lost = true
+	if outcome == HandoffNoMemory {
+		d.handoff.trial.giveUp(d.now())
+	}
 	d.Handoff(outcome)
 	return true
 }

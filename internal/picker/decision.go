@@ -290,6 +290,7 @@ func (d *Decision) FirstToken() {
 	}
 	now := d.now()
 	d.learnTransfer(now)
+	d.timePull(now)
 	d.handedOver()
 	d.blame()
 	if d.streamed && d.first.IsZero() && d.handoff.leg != PrefillLeg && !d.isMirror() {
@@ -331,6 +332,7 @@ func (d *Decision) Usage(promptTokens, cachedTokens int) {
 	cachedTokens = max(0, cachedTokens)
 	d.found = cachedTokens
 	d.account.usage(cachedTokens)
+	d.learnPull(cachedTokens)
 	if !d.counted || d.retried {
 		return
 	}

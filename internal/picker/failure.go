@@ -90,7 +90,9 @@ func (d *Decision) Full(limit openai.QueueLimit) {
 	}
 	now := d.now()
 	m := d.Targets[d.target].member
-	d.handoff.full = d.loading()
+	if d.handoff.full = d.loading(); d.handoff.full {
+		d.handoff.trial.giveUp(now)
+	}
 	d.booking.Drop(now)
 	d.leaveTarget(now)
 	if d.elsewhere || d.handoff.full && d.handoff.first != nil && !d.handoff.atOnce { // it can be the queue of either endpoint

@@ -44,6 +44,8 @@ func TestWhatFailsIsBlamed(t *testing.T) {
 			d.Fail()
 			d.End(Failed)
 		}, HandoffCompleted, 0, 1, 1},
+		"its queue is full":                          {func(d *Decision) { d.Full(openai.RequestLimit); d.End(Rejected) }, HandoffNoDecode, 0, 0, 1},
+		"its queue is full, and it is said with 503": {func(d *Decision) { d.Full(openai.TokenLimit); d.End(Failed) }, HandoffNoDecode, 0, 0, 1},
 		"the client leaves after the first token": {func(d *Decision) {
 			d.FirstToken()
 			d.End(ClientGone)

@@ -72,7 +72,8 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	if !in.Unparsed {
 		state.prompt = p.promptOf(ctx, v, s, in.Body)
 	}
-	state.splits = in.Splits && splittable(in, &s.request)
+	state.pulls = in.Splits && splittable(in, &s.request)
+	state.splits = state.pulls
 	cached := p.explainAnswered(v, in, &s.request, &caller)
 	at, moment := v.place(s.request.Model), p.now()
 	if s.candidates = v.eligible(moment, &at, state.reach(v, moment), s); len(s.candidates) == 0 {
@@ -89,17 +90,31 @@ func (p *Picker) Explain(ctx context.Context, in *Request) (*api.Explanation, er
 	s.costs = resize(s.costs, len(s.candidates))
 	policy.Still(v.strategy).Score(question, s.candidates, s.costs)
 	e := v.explanation(s, question, &state.prompt, moment, &at)
-	if v.roles {
-		v.order(s, question, moment)
-		w := v.begin(s, state)
-		if w.why == PlanHandoff {
-			v.weigh(w, s, new(scratch), state, moment, false)
-		}
-		e.Plans = w.explain(v)
-	}
+	e.Plans = v.explainPlans(s, state, moment)
 	e.Model, e.Distrusted = s.request.Model, slices.Contains(s.ignored, true)
 	e.Route, e.Hooks, e.ResponseCache = in.Routing.describe(e.Model).reason()+in.Routing.mirrored(), steps.explain(), cached
 	return e, nil
+}
+
+// explainPlans weighs the plans for scored candidates; nil where there is only one.
+func (v *view) explainPlans(s *scratch, state *pickState, now time.Time) *api.Plans {
+	if !v.roles && !v.pullable(state) {
+		return nil
+	}
+	v.order(s, &s.question, now)
+	state.weighed = v.planPull(s, state, now)
+	state.pull = state.weighed.ifCheaper()
+	if v.roles {
+		state.plans = v.begin(s, state)
+		if state.plans.why == PlanHandoff {
+			v.weigh(state.plans, s, new(scratch), state, now, false)
+		}
+	}
+	v.joinPlans(s, state)
+	if state.plans == nil {
+		return nil
+	}
+	return state.plans.explain(v)
 }
 
 // answeredAlone is the explanation of a request that the response cache answers while no endpoint is ready.
@@ -156,6 +171,14 @@ func (w *plans) explain(v *view) *api.Plans {
 	}
 	if len(w.all) > 0 {
 		out.Alone.Steps[0].Parts = partsOf(policy.Parts(w.scale, &w.asked, w.all, w.best), 0)
+	}
+	if p := w.pull; p != nil {
+		serve := step("serve", p.own, p.cost)
+		serve.Parts = partsOf(policy.Parts(v.strategy, &p.asked, p.all, p.at), p.transfer)
+		out.Pull = &api.Plan{Seconds: p.cost, Steps: []api.Step{{Does: "lend", Pod: p.peer.Pod, Rank: p.peer.ID.Rank}, serve}}
+		if len(w.all) == 0 && w.whole > 0 {
+			out.Alone.Steps[0].Parts = partsOf(policy.Parts(v.strategy, &p.asked, p.all, p.best), 0)
+		}
 	}
 	if w.to < 0 {
 		return out

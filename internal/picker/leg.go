@@ -3,12 +3,10 @@ package picker
 import (
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
-	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/openai"
 )
@@ -81,6 +79,8 @@ const (
 	HandoffClientGone
 	// HandoffNotPrefilled: a sidecar was to send the first leg, and the endpoint that was to prefill has announced nothing.
 	HandoffNotPrefilled
+	// HandoffTicketRefused: Kvasir's sidecar has not taken the picker's ticket. The request was served alone.
+	HandoffTicketRefused
 	numHandoffOutcomes int = iota
 )
 
@@ -88,6 +88,7 @@ const (
 func (o HandoffOutcome) String() string {
 	return [...]string{
 		"completed", "prefill_failed", "no_parameters", "no_memory", "decode_failed", "no_decode", "client_gone", "not_prefilled",
+		"ticket_refused",
 	}[o]
 }
 
@@ -131,9 +132,10 @@ type handoff struct {
 	// now, it was not the fault of the request. In a relayed PrefillLeg whose DecodeLeg has answered, it is what has failed if the endpoint
 	// has not prefilled, until that is known.
 	accused *pair
-	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there.
-	tokens int
-	wait   time.Duration
+	// tokens of the prompt that the DecodeLeg's first endpoint has to load, and wait is the predicted wait there; idle is
+	// what it would be without other prefills.
+	tokens     int
+	wait, idle time.Duration
 	// compared is the record of the plans, if decisions are logged.
 	compared *decisionlog.Plan
 	// within is how long the endpoint of a relayed PrefillLeg can take.
@@ -146,10 +148,12 @@ type handoff struct {
 	sent        time.Time
 	// atOnce: both legs are sent at the same time.
 	atOnce bool
-	// pulls is the peer that the first target loads blocks from.
-	pulls *endpoint.Endpoint
+	// pulls is what the first target loads from a peer; nil for nothing.
+	pulls *pulled
 	// lost: the first leg has failed while the second was under way, and was counted.
 	lost bool
+	// trial is that of the pair, if hand-offs between the two were left out; nil otherwise.
+	trial *trial
 	// prefilled is when a first leg that was sent at the same time has ended.
 	prefilled time.Time
 }
@@ -244,8 +248,11 @@ func (d *Decision) passOn(handedOver bool) caller {
 		d.leaveTarget(now)
 		d.handoff.lease.release()
 		d.handoff.first.endRelay(false)
+		if d.handoff.leg == PrefillLeg {
+			d.handoff.trial.giveUp(now)
+		}
 		if d.loading() {
-			if d.handoff.full {
+			if d.handoff.full && !d.handoff.lost {
 				d.Handoff(HandoffNoDecode)
 			}
 			d.handoffFailed()
@@ -285,10 +292,18 @@ func (d *Decision) endLeg(outcome Outcome) {
 		d.Handoff(HandoffClientGone)
 	case d.handoff.leg == DecodeLeg && outcome == Completed:
 		d.handedOver()
+	case d.handoff.full && !d.fullOfEither():
+		d.Handoff(HandoffNoDecode)
 	case d.handoff.first != nil && outcome != Failed: // it is not known, or the fault of the request
 	case d.handoff.leg == DecodeLeg:
 		d.handoffFailed()
 	}
+}
+
+// fullOfEither reports whether a full queue can be that of either endpoint: a sidecar of llm-d's does not show which one
+// has refused its leg.
+func (d *Decision) fullOfEither() bool {
+	return d.handoff.first != nil && !d.handoff.atOnce && !d.handoff.seen
 }
 
 // loading reports whether the decision is for a DecodeLeg whose endpoint has not generated a token yet. d.mu is held.
@@ -325,78 +340,6 @@ func (d *Decision) handoffFailed() {
 	d.handoff.full = false
 }
 
-// learnTransfer takes the time of a transfer from the first token of a DecodeLeg. d.mu is held.
-func (d *Decision) learnTransfer(now time.Time) {
-	h := &d.handoff
-	if h.leg != DecodeLeg || !d.streamed || d.retried || !d.first.IsZero() {
-		return
-	}
-	switch {
-	case h.seen: // by a sidecar
-		d.view.handoffs.price.learn(h.tokens, (now.Sub(h.sent) - h.wait).Seconds())
-	case h.first == nil:
-		d.view.handoffs.price.learn(h.tokens, (now.Sub(d.sent) - h.wait).Seconds())
-	case h.atOnce && !h.prefilled.IsZero(): // the wait was at the same time as the prefill
-		d.view.handoffs.price.learn(h.tokens, now.Sub(h.prefilled).Seconds())
-	}
-}
-
-// transferPrice learns how long hand-offs take: base seconds and perToken seconds for each token that is loaded, by a
-// regression over the recent ones, where each counts less than the next. It is safe for concurrent use. The zero value
-// knows the assumed price only.
-type transferPrice struct {
-	mu              sync.Mutex
-	n, x, y, xx, xy float64 // weighted sums over samples of tokens x in seconds y, in thousands of tokens
-	base, perToken  float64 // learned
-	learned         bool
-}
-
-const (
-	// assumedBase and assumedPerToken are the price while none is learned: measured between two H200.
-	assumedBase, assumedPerToken = 0.027, 10.7e-6
-	// transferMemory is the factor by which each sample lowers the weights of earlier ones.
-	transferMemory = 0.98
-	// shortTransfer and longTransfer are the lengths of two assumed transfers, in thousands of tokens, that always count as one sample each.
-	shortTransfer, longTransfer = 0.5, 8
-	// unlikely bounds a sample to so many times what was expected, because a wait in the engine can be part of it.
-	unlikely = 8
-)
-
-// now is the price in seconds for each hand-off, and for each token of it.
-func (p *transferPrice) now() (base, perToken float64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.learned {
-		return assumedBase, assumedPerToken
-	}
-	return p.base, p.perToken
-}
-
-// seconds that a hand-off of so many tokens takes.
-func (p *transferPrice) seconds(tokens int) float64 {
-	base, perToken := p.now()
-	return base + perToken*float64(tokens)
-}
-
-// learn takes a hand-off of so many tokens that took so many seconds.
-func (p *transferPrice) learn(tokens int, seconds float64) {
-	seconds = max(0, min(seconds, unlikely*p.seconds(tokens)))
-	x := float64(tokens) / 1000
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, sum := range []*float64{&p.n, &p.x, &p.y, &p.xx, &p.xy} {
-		*sum *= transferMemory
-	}
-	p.n, p.x, p.y, p.xx, p.xy = p.n+1, p.x+x, p.y+seconds, p.xx+x*x, p.xy+x*seconds
-	n, sx, sy, xx, xy := p.n, p.x, p.y, p.xx, p.xy
-	for _, x := range []float64{shortTransfer, longTransfer} {
-		y := assumedBase + assumedPerToken*1000*x
-		n, sx, sy, xx, xy = n+1, sx+x, sy+y, xx+x*x, xy+x*y
-	}
-	slope := max(0, (n*xy-sx*sy)/(n*xx-sx*sx)) // never 0: the assumed transfers differ
-	p.base, p.perToken, p.learned = max(0, (sy-slope*sx)/n), slope/1000, true
-}
-
 // legPrompt finds the leg of a parsed request, and its prompt: what the first leg has kept for the second, if its keys are by
 // the root of v, or what can be known of it.
 func (p *Picker) legPrompt(ctx context.Context, v *view, s *scratch, state *pickState, in *Request) prompt {
@@ -431,10 +374,12 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 	d.handoff.leg, d.handoff.split, d.handoff.compared = state.leg, state.handedBefore || state.leg != Whole, state.compared
 	switch {
 	case state.leg == PrefillLeg && state.relays:
+		d.handoff.trial = state.trial
 		d.handoff.relayed, d.handoff.planned, d.handoff.atOnce = !state.atOnce, state.coming, state.atOnce
 	case state.leg == PrefillLeg:
 		kept := state.prompt
 		kept.keys, kept.former, kept.ids = d.keys, slices.Clone(state.former), nil
+		d.handoff.trial = state.trial
 		d.handoff.prompt, d.handoff.coming, d.handoff.planned = &kept, state.coming, state.coming
 		if state.logs {
 			d.handoff.compared = state.plans.record(d.view)
@@ -444,15 +389,14 @@ func (d *Decision) describeLeg(s *scratch, state *pickState) {
 		first := d.view.members[s.index[s.order[0]]]
 		d.handoff.prompt, d.handoff.planned, d.handoff.from = state.handoff.prompt, state.handoff.planned, state.handoff.from
 		d.handoff.lease, d.handoff.first, d.handoff.atOnce = state.handoff.lease, state.first, state.first != nil && state.atOnce
+		d.handoff.trial = state.handoff.trial.of(d.handoff.from.member, first, d.now())
 		d.handoff.tokens = s.lacking[s.order[0]]
-		d.handoff.wait = first.load.Predict(d.now(), load.Work{})
+		d.handoff.wait, d.handoff.idle = first.load.Predict(d.now(), load.Work{}), first.load.PredictIdle(load.Work{})
 		d.counted = false // its usage counts what it has loaded as found
 		first.stats.picks.Add(1)
 	default:
 		d.handoff.accused = state.accused
-		if state.pull != nil {
-			d.handoff.pulls = state.pull.peer
-		}
+		d.describePull(state.pull, d.view.members[s.index[s.order[0]]])
 	}
 }
 

@@ -33,6 +33,9 @@ func (v *view) release(ctx context.Context, in *Request, c *caller) {
 	c.pass.Release()
 	if in.Again != nil {
 		in.Again.handoff.lease.release()
+		if in.HandedOver {
+			in.Again.handoff.trial.giveUp(in.Again.now())
+		}
 		v.stats.outcomes[endOf(ctx)].Add(1)
 	}
 }

@@ -42,18 +42,70 @@ func (p *partners) leavesOut(partner uint64, now time.Time) bool {
 	return p.concerns(partner) && now.Before(p.until)
 }
 
-// take asks for a hand-off with a partner. After failures, one is let through in each period, however it ends.
-func (p *partners) take(partner uint64, now time.Time, period time.Duration) bool {
+// take asks for a hand-off with a partner. After failures, one is let through in each period, however it ends; until is then not zero, and
+// giveUp lets another one through if this one is not made.
+func (p *partners) take(partner uint64, now time.Time, period time.Duration) (until time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.concerns(partner) {
-		return true
+		return time.Time{}, true
 	}
 	if now.Before(p.until) {
-		return false
+		return time.Time{}, false
 	}
 	p.until = now.Add(period)
-	return true
+	return p.until, true
+}
+
+// giveUp gives back what was taken until a time.
+func (p *partners) giveUp(until, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !until.IsZero() && p.until.Equal(until) {
+		p.until = now
+	}
+}
+
+// trial is a hand-off between two endpoints that is tried after failures.
+type trial struct {
+	from, to *member
+	// gives and receives are until when the two let no other one through; zero for one that does not mind.
+	gives, receives time.Time
+}
+
+// tryPair asks both endpoints for a hand-off. The trial is nil if neither minds. It takes from both, or from neither.
+func tryPair(from, to *member, now time.Time, period time.Duration) (t *trial, ok bool) {
+	gives, ok := from.gives.take(to.hash, now, period)
+	if !ok {
+		return nil, false
+	}
+	receives, ok := to.receives.take(from.hash, now, period)
+	if !ok {
+		from.gives.giveUp(gives, now)
+		return nil, false
+	}
+	if gives.IsZero() && receives.IsZero() {
+		return nil, true
+	}
+	return &trial{from, to, gives, receives}, true
+}
+
+// giveUp lets another request try the pair, because this one has not, or has shown nothing about it. It can be called several times, and
+// on nil.
+func (t *trial) giveUp(now time.Time) {
+	if t != nil {
+		t.from.gives.giveUp(t.gives, now)
+		t.to.receives.giveUp(t.receives, now)
+	}
+}
+
+// of is the trial if it is that of two endpoints. It is given up otherwise.
+func (t *trial) of(from, to *member, now time.Time) *trial {
+	if t != nil && (t.from != from || t.to != to) {
+		t.giveUp(now)
+		return nil
+	}
+	return t
 }
 
 // fail counts a failure with a partner, 0 for one without, and reports whether it is the one from which on hand-offs are left out.

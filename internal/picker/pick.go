@@ -154,7 +154,8 @@ type legState struct {
 	splits, relays, handedBefore, logs bool
 	// pulls: the caller can have the endpoint load blocks of a peer. pull is the plan for it; nil for none.
 	pulls bool
-	pull  *pull
+	// weighed is the best pull, also if it costs more.
+	pull, weighed *pull
 	// atOnce: both legs of a hand-off are sent at the same time, so that they are decided together.
 	atOnce bool
 	// handoff is what the decision for the first leg has kept for a DecodeLeg, coming the endpoint that the plan of a PrefillLeg counts on,
@@ -163,6 +164,7 @@ type legState struct {
 	first   *Decision
 	coming  *member
 	accused *pair
+	trial   *trial
 	// plans of the scratch; nil where no plans were made. compared is the record of the plans of the hand-off before, if decisions are
 	// logged.
 	plans    *plans
@@ -190,7 +192,8 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 		v.receive(s, state, question, now)
 	}
 	probe := v.rank(s, question, now)
-	state.pull = v.planPull(s, state, now)
+	state.weighed = v.planPull(s, state, now)
+	state.pull = state.weighed.ifCheaper()
 	if v.roles && state.leg == Whole {
 		probe = p.split(v, s, state, probe, now)
 	}
@@ -200,6 +203,7 @@ func (p *Picker) choose(v *view, s *scratch, state *pickState) (*Decision, error
 	} else {
 		state.pull = nil
 	}
+	v.joinPlans(s, state)
 	state.steps.end(StepScore, p.now)
 
 	if state.leg == Whole {

@@ -26,6 +26,8 @@ type plans struct {
 	alone, from, to int
 	// why the request is not handed over, or PlanHandoff.
 	why PlanChoice
+	// pull is the best one, chosen or not; nil for none.
+	pull *pull
 	// whole, prefill, transfer and decode are the costs: of the request alone, and of the parts of the hand-off.
 	whole, prefill, transfer, decode float64
 	// What the costs are made of, for people: all endpoints as they were compared, and the places in it of alone and from; the
@@ -138,15 +140,17 @@ func (v *view) take(w *plans, state *pickState, now time.Time) (probe bool) {
 		return false
 	}
 	// A relayed leg is no probe: whether its endpoint has answered does not show.
-	period := v.spec.Policy.CircuitOpen
-	if probe && state.relays && !state.atOnce || !from.gives.take(to.hash, now, period) || !to.receives.take(from.hash, now, period) {
-		if probe {
-			from.circuit.GiveUp()
-		}
-		w.why = PlanTried
-		return false
+	if ok = !probe || !state.relays || state.atOnce; ok {
+		state.trial, ok = tryPair(from, to, now, v.spec.Policy.CircuitOpen)
 	}
-	return probe
+	if ok {
+		return probe
+	}
+	if probe {
+		from.circuit.GiveUp()
+	}
+	w.why = PlanTried
+	return false
 }
 
 // begin makes the plans for a ranked request, in the memory of s. If they are to be compared, the choice is PlanHandoff.
@@ -175,8 +179,9 @@ func (v *view) weigh(w *plans, s, first *scratch, state *pickState, now time.Tim
 	first.costs = resize(first.costs, len(w.all))
 	w.scale.Score(&s.question, w.all, first.costs)
 	w.whole = first.costs[w.best].First
+	least := w.whole
 	if state.pull != nil {
-		w.whole = min(w.whole, state.pull.cost)
+		least = min(least, state.pull.cost)
 	}
 	first.costs = first.costs[:n]
 	first.order = policy.Rank(&s.question, first.candidates, first.costs, first.order, max(1, v.spec.Policy.Attempts))
@@ -190,7 +195,7 @@ func (v *view) weigh(w *plans, s, first *scratch, state *pickState, now time.Tim
 	w.from, w.to, w.prefill = first.index[w.first], s.index[w.receiver], first.costs[w.first].First
 	w.decode = max(0, receives-(w.loaded[w.receiver].Delay-s.candidates[w.receiver].Delay)) // receives is rounded, the delay is not
 	w.transfer = receives - w.decode
-	if v.spec.Policy.Handoffs.Rule == HandoffByCost && w.prefill+receives >= w.whole {
+	if v.spec.Policy.Handoffs.Rule == HandoffByCost && w.prefill+receives >= least {
 		w.why = PlanCheaper
 	}
 }
@@ -203,6 +208,10 @@ func (w *plans) record(v *view) *decisionlog.Plan {
 	p := &decisionlog.Plan{
 		HandedOver: w.why == PlanHandoff, Because: w.why.because(),
 		Alone: nameOf(&v.spec.Endpoints[w.alone]), AloneCost: thousandths(1000 * w.whole),
+	}
+	if w.pull != nil {
+		p.Pull, p.Peer = nameOf(&v.spec.Endpoints[w.pull.own]), nameOf(w.pull.peer)
+		p.PullCost, p.PullTransferCost = thousandths(1000*w.pull.cost), thousandths(1000*w.pull.transfer)
 	}
 	if w.to >= 0 {
 		p.Prefill, p.Decode = nameOf(&v.spec.Endpoints[w.from]), nameOf(&v.spec.Endpoints[w.to])
@@ -324,7 +333,7 @@ func (v *view) receive(s *scratch, state *pickState, question *policy.Request, n
 		m := v.members[s.index[c]]
 		return m == h.planned || v.handsOver(from, m, now) && state.canRelay(v, s.index[c])
 	}) && !s.keep(func(c int) bool { m := v.members[s.index[c]]; return m != from && from.sameRevision(m) }) {
-		v.takeWhole(state)
+		v.takeWhole(state, now)
 		return
 	}
 	s.scored = false
@@ -338,9 +347,10 @@ func (v *view) receive(s *scratch, state *pickState, question *policy.Request, n
 }
 
 // takeWhole makes a DecodeLeg a request as a whole, because the blocks cannot be loaded any more.
-func (v *view) takeWhole(state *pickState) {
+func (v *view) takeWhole(state *pickState, now time.Time) {
 	v.handoffs.outcomes[HandoffNoDecode].Add(1)
 	state.handoff.lease.release()
+	state.handoff.trial.giveUp(now)
 	state.leg, state.handoff = Whole, handoff{}
 }
 

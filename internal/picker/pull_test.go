@@ -2,7 +2,9 @@ package picker
 
 import (
 	"testing"
+	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/dashboard/api"
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
 )
 
@@ -113,5 +115,102 @@ func TestEachRequestHasOnePlan(t *testing.T) {
 	}
 	if pulls == 0 || plans[PlanPull] != pulls || sum != requests {
 		t.Errorf("%d plans of %d requests, and %d of them pull: %v", sum, requests, pulls, plans)
+	}
+}
+
+// TestPullsAreExplained: an explanation and the decision log have the plan with its costs, whether it is chosen or not, in pools with roles
+// and without.
+func TestPullsAreExplained(t *testing.T) {
+	for name, roles := range map[string][]endpoint.Role{
+		"without roles": {endpoint.Both, endpoint.Both}, "with roles": {endpoint.Both, endpoint.Both, endpoint.Decode},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := rolesSpec(t, pulling, roles...)
+			spec.Policy.LogPercent = 100
+			log := new(memoryLog)
+			p := New(Options{Now: newClock().Now, Decisions: log})
+			if err := p.Apply([]Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+			const tokens = 8000
+			hold(feed(t, p, "pod-0"), keysOf(t, "m", 0, tokens)...)
+			body, because := completion("m", 0, tokens, true), map[string]int{}
+			for range 400 {
+				plans := explained(t, p, body)
+				d := splits(t, p, body)
+				if plans == nil || plans.Pull == nil {
+					t.Fatalf("a request that one endpoint holds has the plans %+v", plans)
+				}
+				because[plans.Because]++
+				pulls := plans.Because == "pull"
+				if pulls != (d.PullFrom() != nil) || pulls && plans.Pull.Seconds >= plans.Alone.Seconds {
+					t.Fatalf("%+v, and the request pulls from %+v", plans, d.PullFrom())
+				}
+				serve := plans.Pull.Steps[1]
+				if pulls && (plans.Pull.Steps[0].Pod != "pod-0" || serve.Pod != d.Targets[0].Endpoint.Pod) {
+					t.Fatalf("%+v, and the request pulls at %s", plans.Pull.Steps, d.Targets[0].Endpoint.Pod)
+				}
+				if sum := sumOf(serve.Parts); serve.Parts[0].Name != "transfer" || sum < 0.95*serve.Seconds || sum > 1.05*serve.Seconds {
+					t.Fatalf("parts %+v of %v s", serve.Parts, serve.Seconds)
+				}
+				if pulls {
+					d.End(Completed)
+					record := log.records[len(log.records)-1].Plan
+					if record == nil || record.Because != "pull" || record.Pull != nameOf(d.Targets[0].Endpoint) || record.Peer != nameOf(d.PullFrom()) ||
+						record.PullCost >= record.AloneCost || record.PullTransferCost <= 0 || record.PullTransferCost > record.PullCost {
+						t.Fatalf("record %+v", record)
+					}
+					break
+				}
+			}
+			if because["pull"] != 1 || len(because) < 2 {
+				t.Errorf("the reasons are %v", because)
+			}
+		})
+	}
+}
+
+func sumOf(parts []api.Term) (seconds float64) {
+	for _, part := range parts {
+		seconds += part.Value
+	}
+	return seconds
+}
+
+// TestPullsTeachThePriceOfTransfers, once the answer shows that the endpoint has found what the peer was to lend.
+func TestPullsTeachThePriceOfTransfers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cached   int
+		expected time.Duration
+		teaches  bool
+	}{
+		"of one that was found":            {8000, 0, true},
+		"of one that was not found":        {0, 0, false},
+		"of one that was found in part":    {4000, 0, false},
+		"of one behind a long prefill":     {8000, 10 * time.Second, false},
+		"of one that was found but a rest": {7990, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, d, p, c := untilMoved(t, pulling, 0)
+			if d == nil || d.PullFrom() == nil {
+				t.Fatal("nothing is pulled")
+			}
+			const took = 400 * time.Millisecond
+			if tc.expected > 0 {
+				d.handoff.pulls.expected = tc.expected
+			}
+			before := p.Stats()[0]
+			c.advance(d.handoff.pulls.expected + took)
+			d.FirstToken()
+			d.Usage(8000, tc.cached)
+			d.End(Completed)
+			after := p.Stats()[0]
+			price := func(s *PoolStats) float64 {
+				return s.TransferSeconds + float64(d.handoff.pulls.tokens)*s.TransferTokenSeconds
+			}
+			if teaches := price(&after) > price(&before); teaches != tc.teaches || price(&after) > took.Seconds() {
+				t.Errorf("a transfer costs %v s after a pull that took %v, %v s before", price(&after), took, price(&before))
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/load"
@@ -37,10 +38,22 @@ func (d *Decision) RelayHeader() (name, value string) {
 	case d.handoff.first == nil:
 		return "", ""
 	case d.view.spec.Policy.Handoffs.Own:
-		ticket := relay.Ticket{Address: d.Prefiller(), Within: d.handoff.first.handoff.within}
-		return relay.TicketHeader, ticket.Sign(d.view.spec.Seed, d.now())
+		return relay.TicketHeader, d.ticket()
 	}
 	return PrefillerHeader, d.Prefiller()
+}
+
+// ticket is good for the pods of the targets, once in each. It is signed with the root of keys before the present one, too: a sidecar
+// learns of another root later than the picker, and takes a ticket that is signed with one that it knows.
+func (d *Decision) ticket() string {
+	t := relay.Ticket{Address: d.Prefiller(), Within: d.handoff.first.handoff.within, ID: rand.Uint64()}
+	for i := range d.Targets {
+		t.Pods = append(t.Pods, relay.TagOf(d.Targets[i].Endpoint.ID.Pod))
+	}
+	if r := d.view.rotation; r != nil {
+		return t.Sign(d.now(), d.view.spec.Seed, r.from)
+	}
+	return t.Sign(d.now(), d.view.spec.Seed)
 }
 
 // canRelay reports whether an endpoint can be part of the hand-off, as far as it is relayed: a sidecar sends both legs with the same

@@ -17,7 +17,7 @@ func (d *Decision) SidecarReport(header string) {
 	}
 	report, ok := relay.ReadReport(header)
 	if !ok {
-		report.Outcome = relay.Refused // there is no sidecar, or it knows no picker
+		report.Outcome = "" // there is no sidecar
 	}
 	now, first, ends := d.now(), d.handoff.first, &pair{d.handoff.from, &d.Targets[d.target]}
 	policy := &d.view.spec.Policy
@@ -38,12 +38,23 @@ func (d *Decision) SidecarReport(header string) {
 		}
 	case relay.NoMemory:
 		first.notPrefilled(now)
+		d.handoff.trial.giveUp(now)
 		d.Handoff(HandoffNoMemory)
 	case relay.PrefillFailed:
 		first.notPrefilled(now)
 		d.Handoff(HandoffPrefillFailed)
-		if blames(report.Cause) && ends.from.member.gives.fail(ends.to.member.hash, now, policy.CircuitOpen) {
+		if !blames(report.Cause) {
+			d.handoff.trial.giveUp(now)
+		} else if ends.from.member.gives.fail(ends.to.member.hash, now, policy.CircuitOpen) {
 			d.leftOut("Hand-offs from the endpoint fail: some or all of them are left out for a time", ends.from)
+		}
+	case relay.Refused: // by no fault of the endpoints: a key that one side does not know yet, say
+		first.notPrefilled(now)
+		d.handoff.trial.giveUp(now)
+		if report.Cause == relay.CauseRequest {
+			d.Handoff(HandoffNotPrefilled)
+		} else {
+			d.Handoff(HandoffTicketRefused)
 		}
 	default:
 		first.notPrefilled(now)

@@ -1,10 +1,15 @@
 package picker
 
 import (
+	"bytes"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/kvblock"
+	"github.com/kvasir-dev/kvasir/internal/load"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/relay"
 )
 
@@ -19,9 +24,14 @@ func TestTheSidecarsTicketNamesThePrefiller(t *testing.T) {
 	p := newPicker(t, c, spec)
 	d := relays(t, p, completion("m", 0, 500, true))
 	name, value := d.RelayHeader()
-	ticket, err := relay.Open(value, c.Now(), spec.Seed)
-	if want := (relay.Ticket{Address: spec.Endpoints[0].Address, Within: 3 * time.Second}); name != relay.TicketHeader || err != nil || ticket != want {
+	tag := relay.TagOf(spec.Endpoints[1].ID.Pod)
+	ticket, err := relay.Open(value, tag, c.Now(), spec.Seed)
+	want := relay.Ticket{Address: spec.Endpoints[0].Address, Pods: []string{tag}, Within: 3 * time.Second, ID: ticket.ID}
+	if name != relay.TicketHeader || err != nil || !reflect.DeepEqual(ticket, want) {
 		t.Errorf("%s: %q: %+v, %v", name, value, ticket, err)
+	}
+	if _, err := relay.Open(value, relay.TagOf(spec.Endpoints[0].ID.Pod), c.Now(), spec.Seed); err == nil {
+		t.Error("the pod that prefills takes the ticket, too")
 	}
 	d.End(Completed)
 	alone := relays(t, p, completion("m", 5000, 15, true))
@@ -35,6 +45,48 @@ func TestTheSidecarsTicketNamesThePrefiller(t *testing.T) {
 		t.Errorf("%s: %q", name, value)
 	}
 	d.End(Completed)
+}
+
+// TestTicketsAreGoodWhileTheRootIsRotated: a sidecar learns of another root before or after the picker, or has not been reached by it yet
+// when the others have moved.
+func TestTicketsAreGoodWhileTheRootIsRotated(t *testing.T) {
+	c := newClock()
+	spec := rolesSpec(t, reported, endpoint.Prefill, endpoint.Decode)
+	p := newPicker(t, c, spec)
+	former, tag, prompts := spec.Seed, relay.TagOf(spec.Endpoints[1].ID.Pod), 0
+	check := func(when string, good, bad []kvblock.Seed) {
+		t.Helper()
+		prompts++
+		d := relays(t, p, completion("m", 1000*prompts, 500, true))
+		defer d.End(Completed)
+		_, value := d.RelayHeader()
+		for i, seed := range append(good, bad...) {
+			if _, err := relay.Open(value, tag, c.Now(), seed); (err == nil) != (i < len(good)) {
+				t.Errorf("%s: a sidecar that knows root %d only: %v", when, i, err)
+			}
+		}
+	}
+	apply := func(b byte) kvblock.Seed {
+		t.Helper()
+		seed, err := kvblock.NewSeed(bytes.Repeat([]byte{b}, kvblock.MinSeedBytes))
+		if err == nil {
+			spec.Seed = seed
+			err = p.Apply([]Spec{spec})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seed
+	}
+	second := apply(2)
+	check("after the change", []kvblock.Seed{former, second}, nil)
+	p.Moved("default/m", []string{second.ID()})
+	check("when the endpoints that the picker knows of have moved", []kvblock.Seed{former, second}, nil)
+	spec.Policy.FirstByte = time.Second
+	apply(2)
+	check("after another change of the policy", []kvblock.Seed{former, second}, nil)
+	third := apply(3)
+	check("after the next rotation", []kvblock.Seed{second, third}, []kvblock.Seed{former})
 }
 
 // TestARelayedPrefillCanTakeManyTimesItsPrediction, at least half a minute, and no longer than the policy's time for the first byte.
@@ -63,6 +115,8 @@ func TestReportsOfTheSidecarCount(t *testing.T) {
 		"handed over":                      {"handed_over;prompt=500;cached=0;since=30", shows, HandoffCompleted, 0, 0},
 		"handed over, and not streamed":    {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.End(Completed) }, HandoffCompleted, 0, 0},
 		"handed over, and the client goes": {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.End(ClientGone) }, HandoffClientGone, 0, 0},
+		"handed over, and a full queue":    {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.Full(openai.RequestLimit); d.End(Rejected) }, HandoffNoDecode, 0, 0},
+		"handed over, and 503 for one":     {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.Full(openai.TokenLimit); d.End(Failed) }, HandoffNoDecode, 0, 0},
 		"handed over, and then an error":   {"handed_over;prompt=500;cached=0;since=30", func(d *Decision) { d.failed(errored); d.End(Failed) }, HandoffDecodeFailed, 1, 1},
 		"the first engine is dead":         {"prefill_failed;cause=connect", shows, HandoffPrefillFailed, 1, 0},
 		"it aborts":                        {"prefill_failed;cause=broken", shows, HandoffPrefillFailed, 1, 0},
@@ -76,7 +130,9 @@ func TestReportsOfTheSidecarCount(t *testing.T) {
 		"no memory":                        {"no_memory", shows, HandoffNoMemory, 0, 0},
 		"the blocks cannot be loaded":      {"decode_failed;prompt=500;cached=0", shows, HandoffDecodeFailed, 1, 1},
 		"nor is it served alone":           {"decode_failed;prompt=500;cached=0", func(d *Decision) { d.failed(errored); d.End(Failed) }, HandoffDecodeFailed, 0, 0},
-		"the ticket is refused":            {"refused", shows, HandoffNotPrefilled, 1, 1},
+		"the ticket is refused":            {"refused;cause=ticket", shows, HandoffTicketRefused, 0, 0},
+		"an earlier sidecar refuses it":    {"refused", shows, HandoffTicketRefused, 0, 0},
+		"such a request is refused":        {"refused;cause=request", shows, HandoffNotPrefilled, 0, 0},
 		"there is no sidecar":              {"", shows, HandoffNotPrefilled, 1, 1},
 		"it says something else":           {"all is well", shows, HandoffNotPrefilled, 1, 1},
 		"it says it twice": {"prefill_failed;cause=connect", func(d *Decision) {
@@ -146,6 +202,49 @@ func TestReportsTeachThePriceOfTransfers(t *testing.T) {
 		if base, perToken := learn(reported, report); base != assumedBase || perToken != assumedPerToken {
 			t.Errorf("hand-offs %s teach %v s and %v s for each token", name, base, perToken)
 		}
+	}
+}
+
+// TestTheProxyAndTheSidecarTeachOnePrice for the same engines: the one that decodes is busy when a request is picked for, is idle when the
+// prefill has ended, and loads the blocks in 400 ms.
+func TestTheProxyAndTheSidecarTeachOnePrice(t *testing.T) {
+	const transfer = 400 * time.Millisecond
+	learn := func(rule HandoffSpec) float64 {
+		c := newClock()
+		p := newPicker(t, c, rolesSpec(t, rule, endpoint.Prefill, endpoint.Decode))
+		decodes := p.named("default/m").members[1]
+		for i := range 100 {
+			body := completion("m", 10000*i, 500, true)
+			busy := decodes.load.Book(c.Now(), load.WorkOf(1000, 0), true)
+			if wait := decodes.load.Predict(c.Now(), load.Work{}); wait < transfer/2 || wait > 2*time.Second {
+				t.Fatalf("%v of wait at the endpoint that decodes", wait)
+			}
+			var d *Decision
+			if rule.Own {
+				d = relays(t, p, body)
+			} else {
+				d = splits(t, p, body)
+			}
+			c.advance(500 * time.Millisecond)
+			busy.FirstToken(c.Now())
+			busy.Release(c.Now())
+			c.advance(time.Second) // of the first leg
+			if rule.Own {
+				c.advance(transfer)
+				d.SidecarReport("handed_over;prompt=500;cached=0;since=400")
+			} else {
+				d = next(t, p, body, d)
+				c.advance(transfer)
+			}
+			d.FirstToken()
+			d.End(Completed)
+			overdue(c, p)
+		}
+		return p.Stats()[0].TransferSeconds + 500*p.Stats()[0].TransferTokenSeconds
+	}
+	proxy, sidecar := learn(above), learn(reported)
+	if proxy < 0.2 || proxy > 0.405 || sidecar < 0.99*proxy || sidecar > 1.01*proxy {
+		t.Errorf("transfers of 0.4 s, that of the engine's step included, cost %v s by the proxy, and %v s by the sidecar", proxy, sidecar)
 	}
 }
 

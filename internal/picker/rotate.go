@@ -9,22 +9,21 @@ import (
 )
 
 // rotation is the way from one root of keys to another. Reporters make other keys of what they hold, each at its time;
-// what one endpoint holds has keys of one root. Until the last has moved, requests are looked up with both.
+// what one endpoint holds has keys of one root. Until the last has moved, requests are looked up with both. A reporter that the picker does
+// not reach can move later, so that tickets are signed with both until the next rotation.
 type rotation struct {
 	from  kvblock.Seed
 	moved atomic.Bool // all endpoints have
 }
 
-// next is the rotation that is under way in the view that follows with a spec. One that begins ends the one before: an
+// next is the last rotation in the view that follows with a spec. One that begins ends the one before: an
 // endpoint that has not moved twice is not found until it has.
 func (v *view) next(spec *Spec) *rotation {
 	switch {
 	case v.spec.Seed != spec.Seed:
 		return &rotation{from: v.spec.Seed}
-	case v.rotating():
-		return v.rotation
 	}
-	return nil
+	return v.rotation
 }
 
 func (v *view) rotating() bool { return v.rotation != nil && !v.rotation.moved.Load() }

@@ -24,11 +24,11 @@ const (
 	NoMemory Outcome = "no_memory"
 	// DecodeFailed: the engine that decodes has answered the request with the parameters with an error.
 	DecodeFailed Outcome = "decode_failed"
-	// Refused: the sidecar has no key for the ticket, or the ticket is too old. No engine has prefilled.
+	// Refused: no engine was asked to prefill; see Cause.
 	Refused Outcome = "refused"
 )
 
-// Cause is why an engine has not prefilled.
+// Cause is why an engine has not prefilled, or was not asked to.
 type Cause string
 
 // The causes.
@@ -38,14 +38,15 @@ const (
 	CauseLate    Cause = "late"    // it has not answered in time
 	CauseFull    Cause = "full"    // its queue is full
 	CauseError   Cause = "error"   // it has answered with an error
-	CauseRequest Cause = "request" // it has answered with an error that is the request's fault
+	CauseRequest Cause = "request" // it has answered with an error that is the request's fault, or such a request is not handed over
 	CauseLocal   Cause = "local"   // the sidecar lacks what it needs to connect
+	CauseTicket  Cause = "ticket"  // the sidecar does not take the ticket: it has no key for it, say, or has taken it before
 )
 
 // Report is what a sidecar has seen of a hand-off.
 type Report struct {
 	Outcome Outcome
-	Cause   Cause // of PrefillFailed
+	Cause   Cause // of PrefillFailed and Refused
 	// Owed: the first engine, whose answer had NoParameters, would have had some if it handed over.
 	Owed bool
 	// Prompt and Cached are the tokens of the prompt that the first engine has counted, and those of them that were in its cache; -1 if it
@@ -117,7 +118,7 @@ func (r *Report) read(name, value string) bool {
 	case "cause":
 		r.Cause = Cause(value)
 		switch r.Cause {
-		case CauseConnect, CauseBroken, CauseLate, CauseFull, CauseError, CauseRequest, CauseLocal:
+		case CauseConnect, CauseBroken, CauseLate, CauseFull, CauseError, CauseRequest, CauseLocal, CauseTicket:
 			return true
 		}
 		return false

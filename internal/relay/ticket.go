@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,26 +32,35 @@ const (
 	MaxAge   = time.Minute
 	maxAhead = 30 * time.Second
 
-	version = "1"
+	// Kept is for how long a sidecar must know a ticket that it has taken, in order to take none twice.
+	Kept = MaxAge + maxAhead + 2*time.Second
+
+	version = "2"
 	// maxTicket is longer than any ticket, bytes.
-	maxTicket = 256
+	maxTicket = 512
 	// maxWithin bounds Ticket.Within.
 	maxWithin = 24 * time.Hour
 	macBytes  = 16
+	tagBytes  = 8
 )
 
 // Ticket names the endpoint that prefills a request. It is signed with the seed of the pool's keys, which pickers and the reporters of the
 // pool's pods have and clients do not, so that nothing but an endpoint of the pool can be named:
 //
-//	1 ADDRESS SECONDS MILLISECONDS MAC
+//	2 ADDRESS PODS SECONDS MILLISECONDS ID MAC,MAC
 //
-// SECONDS is the Unix time at which it was signed, MILLISECONDS is Within. The MAC, in base64url without padding, is the first half of an
-// HMAC-SHA-256 of all before it.
+// PODS are joined by commas. SECONDS is the Unix time at which it was signed, MILLISECONDS is Within, and ID is in the base 36. Each MAC,
+// in base64url without padding, is the first half of an HMAC-SHA-256 of all before them. There is one for each root of keys that a pod of the
+// pool can have while the root is rotated.
 type Ticket struct {
 	// Address is ip:port.
 	Address string
+	// Pods are the TagOf of those that can take it: each is one to which the request can be sent.
+	Pods []string
 	// Within is how long the endpoint can take to prefill; 0 for no bound.
 	Within time.Duration
+	// ID differs between all tickets that are good at the same time, so that a pod takes none twice.
+	ID uint64
 }
 
 // The faults of tickets.
@@ -58,12 +68,26 @@ var (
 	ErrForm   = errors.New("the header is no ticket for a hand-off")
 	ErrSigned = errors.New("the ticket for a hand-off is not signed by a picker of the pool")
 	ErrAge    = errors.New("the ticket for a hand-off is not of now")
+	ErrPod    = errors.New("the ticket for a hand-off is for another pod")
 )
 
-// Sign makes the header.
-func (t *Ticket) Sign(seed kvblock.Seed, now time.Time) string {
-	text := version + " " + t.Address + " " + strconv.FormatInt(now.Unix(), 10) + " " + strconv.FormatInt(t.Within.Milliseconds(), 10)
-	return text + " " + mac(seed, text)
+// TagOf stands for a pod in tickets: a hash of its UID, in base64url without padding.
+func TagOf(pod string) string {
+	sum := sha256.Sum256([]byte("kvasir pod\x00" + pod))
+	return base64.RawURLEncoding.EncodeToString(sum[:tagBytes])
+}
+
+// Sign makes the header, with a MAC for each of the seeds.
+func (t *Ticket) Sign(now time.Time, seeds ...kvblock.Seed) string {
+	text := strings.Join([]string{
+		version, t.Address, strings.Join(t.Pods, ","), strconv.FormatInt(now.Unix(), 10), strconv.FormatInt(t.Within.Milliseconds(), 10),
+		strconv.FormatUint(t.ID, 36),
+	}, " ")
+	macs := make([]string, len(seeds))
+	for i, seed := range seeds {
+		macs[i] = mac(seed, text)
+	}
+	return text + " " + strings.Join(macs, ",")
 }
 
 func mac(seed kvblock.Seed, text string) string {
@@ -74,8 +98,8 @@ func mac(seed kvblock.Seed, text string) string {
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil)[:macBytes])
 }
 
-// Open reads a ticket that was signed with one of the seeds.
-func Open(header string, now time.Time, seeds ...kvblock.Seed) (Ticket, error) {
+// Open reads a ticket that was signed with one of the seeds, for a pod with a tag among others.
+func Open(header, tag string, now time.Time, seeds ...kvblock.Seed) (Ticket, error) {
 	if len(header) > maxTicket {
 		return Ticket{}, ErrForm
 	}
@@ -83,26 +107,47 @@ func Open(header string, now time.Time, seeds ...kvblock.Seed) (Ticket, error) {
 	if end < 0 {
 		return Ticket{}, ErrForm
 	}
-	text, sum := header[:end], header[end+1:]
-	signed := false
-	for _, seed := range seeds {
-		signed = hmac.Equal([]byte(mac(seed, text)), []byte(sum)) || signed
-	}
-	parts := strings.Split(text, " ")
-	switch {
-	case !signed:
+	text, macs := header[:end], header[end+1:]
+	if !signedBy(text, macs, seeds) {
 		return Ticket{}, ErrSigned
-	case len(parts) != 4 || parts[0] != version:
+	}
+	t, at, ok := read(text)
+	switch {
+	case !ok:
 		return Ticket{}, ErrForm
+	case now.Sub(at) > MaxAge+time.Second || at.Sub(now) > maxAhead:
+		return Ticket{}, ErrAge
+	case !slices.Contains(t.Pods, tag):
+		return Ticket{}, ErrPod
+	}
+	return t, nil
+}
+
+// signedBy reports whether one of a text's MACs is that of one of the seeds.
+func signedBy(text, macs string, seeds []kvblock.Seed) (signed bool) {
+	for _, seed := range seeds {
+		want := mac(seed, text)
+		for one := range strings.SplitSeq(macs, ",") {
+			signed = hmac.Equal([]byte(want), []byte(one)) || signed
+		}
+	}
+	return signed
+}
+
+// read reads what is signed.
+func read(text string) (t Ticket, at time.Time, ok bool) {
+	parts := strings.Split(text, " ")
+	if len(parts) != 6 || parts[0] != version {
+		return t, at, false
 	}
 	address, err := netip.ParseAddrPort(parts[1])
-	at, atErr := strconv.ParseInt(parts[2], 10, 64)
-	within, withinErr := strconv.ParseInt(parts[3], 10, 64)
-	switch {
-	case err != nil || !address.IsValid() || atErr != nil || withinErr != nil || within < 0 || within > maxWithin.Milliseconds():
-		return Ticket{}, ErrForm
-	case now.Sub(time.Unix(at, 0)) > MaxAge+time.Second || time.Unix(at, 0).Sub(now) > maxAhead:
-		return Ticket{}, ErrAge
+	seconds, atErr := strconv.ParseInt(parts[3], 10, 64)
+	within, withinErr := strconv.ParseInt(parts[4], 10, 64)
+	id, idErr := strconv.ParseUint(parts[5], 36, 64)
+	if err != nil || !address.IsValid() || atErr != nil || withinErr != nil || idErr != nil ||
+		within < 0 || within > maxWithin.Milliseconds() {
+		return t, at, false
 	}
-	return Ticket{Address: parts[1], Within: time.Duration(within) * time.Millisecond}, nil
+	t = Ticket{Address: parts[1], Pods: strings.Split(parts[2], ","), Within: time.Duration(within) * time.Millisecond, ID: id}
+	return t, time.Unix(seconds, 0), true
 }

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -93,7 +94,7 @@ func (x *exchange) grow() bool {
 // pass sends the request to the pod's engine, and the answer to the client.
 func (x *exchange) pass() {
 	if x.report != nil && x.report.Outcome == "" {
-		x.report.Outcome = relay.Refused
+		x.report.Outcome, x.report.Cause = relay.Refused, cmp.Or(x.report.Cause, relay.CauseRequest)
 	}
 	engine, _ := x.server.ends()
 	answer, err := x.send(x.r.Context(), &engine, x.r.Header, x.r.Host, x.body)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -144,7 +145,8 @@ func TestFailedLegsCostTimeAndNoRequest(t *testing.T) {
 				if tc.dead {
 					h.prefill.http.Close()
 				}
-				ticket := (&relay.Ticket{Address: h.prefill.address(), Within: tc.within}).Sign(h.seed, time.Now())
+				ticket := (&relay.Ticket{Address: h.prefill.address(), Pods: []string{relay.TagOf(podUID)}, Within: tc.within, ID: ids.Add(1)}).
+					Sign(time.Now(), h.seed)
 				r := h.ask(body, relay.TicketHeader, ticket)
 				if r.status != 200 || r.err != nil || body == streamed && r.body != wholeStream || body == whole && !strings.Contains(r.body, `"text":"ab"`) {
 					t.Fatalf("%+v", r)
@@ -265,11 +267,9 @@ func TestOnlyPickersHaveRequestsHandedOver(t *testing.T) {
 	h := newHouse(t, nil, nil)
 	other := seedOf(t, "b")
 	now := time.Now()
-	sign := func(address string, seed kvblock.Seed, at time.Time) string {
-		return (&relay.Ticket{Address: address}).Sign(seed, at)
-	}
 	victim := h.prefill.address()
 	good := h.ticket()
+	elsewhere := relay.Ticket{Address: victim, Pods: []string{relay.TagOf("other")}, ID: ids.Add(1)}
 	for name, tickets := range map[string][]string{
 		"an address":                     {victim},
 		"a URL":                          {"http://" + victim},
@@ -286,13 +286,15 @@ func TestOnlyPickersHaveRequestsHandedOver(t *testing.T) {
 		"empty":                          {""},
 		"long":                           {strings.Repeat("9", 32<<10)},
 		"the sidecar itself":             {sign(h.address, h.seed, now)},
+		"for another pod":                {elsewhere.Sign(now, h.seed)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := len(h.decode.received())
 			r := h.request(t.Context(), streamed)
 			r.Header[http.CanonicalHeaderKey(relay.TicketHeader)] = tickets
 			answer := h.do(r)
-			if answer.status != 200 || answer.body != wholeStream || reportOf(t, answer).Outcome != relay.Refused {
+			report := reportOf(t, answer)
+			if answer.status != 200 || answer.body != wholeStream || report.Outcome != relay.Refused || report.Cause != relay.CauseTicket {
 				t.Errorf("%+v", answer)
 			}
 			all := h.decode.received()
@@ -313,7 +315,9 @@ func TestOnlyPickersHaveRequestsHandedOver(t *testing.T) {
 		case "another method":
 			r.Method = http.MethodPut
 		}
-		if answer := h.do(r); answer.status != 200 || reportOf(t, answer).Outcome != relay.Refused {
+		r.Header.Set(relay.TicketHeader, h.ticket())
+		answer := h.do(r)
+		if report := reportOf(t, answer); answer.status != 200 || report.Outcome != relay.Refused || report.Cause != relay.CauseRequest {
 			t.Errorf("%s: %+v", name, answer)
 		}
 	}
@@ -389,4 +393,60 @@ func TestRunningStreamsLeaveRoomForHandoffs(t *testing.T) {
 		_ = answer.Body.Close()
 	}
 	h.rests()
+}
+
+// TestATicketIsTakenOnce: one that was seen on its way, and is sent with another prompt, has nothing prefilled. Its request, that a gateway
+// sends again, is served.
+func TestATicketIsTakenOnce(t *testing.T) {
+	h := newHouse(t, nil, nil)
+	ticket := h.ticket()
+	if report := reportOf(t, h.ask(streamed, relay.TicketHeader, ticket)); report.Outcome != relay.HandedOver {
+		t.Fatalf("%+v", report)
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			r := h.ask(streamed, relay.TicketHeader, ticket)
+			if report := reportOf(t, r); r.status != 200 || r.body != wholeStream || report.Outcome != relay.Refused || report.Cause != relay.CauseTicket {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(h.prefill.received()); n != 1 {
+		t.Errorf("%d prompts are prefilled with one ticket", n)
+	}
+	h.rests()
+}
+
+// TestTicketsAreRememberedWhileTheyAreGood, and no more of them than there is room for.
+func TestTicketsAreRememberedWhileTheyAreGood(t *testing.T) {
+	var s spent
+	now := time.Unix(1_800_000_000, 0)
+	for i := range uint64(200) {
+		if !s.take(i, now) || s.take(i, now) || i > 0 && s.take(i-1, now) {
+			t.Fatalf("ticket %d", i)
+		}
+		for j := range i {
+			if age := time.Duration(i-j) * relay.Kept / 20; age <= relay.Kept && s.take(j, now) {
+				t.Fatalf("ticket %d is taken again after %v", j, age)
+			}
+		}
+		now = now.Add(relay.Kept / 20)
+		if n := len(s.present) + len(s.former); n > 41 {
+			t.Fatalf("%d tickets are remembered", n)
+		}
+	}
+	now = now.Add(time.Hour)
+	for i := range uint64(maxSpent) {
+		if !s.take(i, now) {
+			t.Fatalf("ticket %d of many is not taken", i)
+		}
+	}
+	if s.take(maxSpent, now) || s.take(0, now) {
+		t.Error("a ticket is taken that cannot be remembered")
+	}
+	if now = now.Add(relay.Kept); !s.take(maxSpent, now) {
+		t.Error("none is taken later")
+	}
 }

@@ -455,7 +455,7 @@ func TestEnginesBehindTLS(t *testing.T) {
 				o.Wires = func() (engine, peers endpoint.Wire) { return endpoint.Wire{}, tc.wire }
 			}, &tls.Config{Certificates: first.TLS.Certificates})
 			h.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
-			ticket := (&relay.Ticket{Address: first.Listener.Addr().String()}).Sign(h.seed, time.Now())
+			ticket := sign(first.Listener.Addr().String(), h.seed, time.Now())
 			r := h.request(t.Context(), streamed, relay.TicketHeader, ticket)
 			r.URL.Scheme = "https"
 			answer := h.do(r)

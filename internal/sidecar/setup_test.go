@@ -50,7 +50,7 @@ func newHouse(t testing.TB, change func(o *Options), config *tls.Config) *house 
 	t.Helper()
 	h := &house{TB: t, seed: seedOf(t, "a")}
 	h.prefill, h.decode = newEngine(t), newEngine(t)
-	o := Options{Engine: h.decode.address(), Seeds: func() []kvblock.Seed { return []kvblock.Seed{h.seed} }}
+	o := Options{Engine: h.decode.address(), Pod: podUID, Seeds: func() []kvblock.Seed { return []kvblock.Seed{h.seed} }}
 	if change != nil {
 		change(&o)
 	}
@@ -85,8 +85,16 @@ func newHouse(t testing.TB, change func(o *Options), config *tls.Config) *house 
 
 // ticket is one for the engine that prefills.
 func (h *house) ticket() string {
-	t := relay.Ticket{Address: h.prefill.address()}
-	return t.Sign(h.seed, time.Now())
+	return sign(h.prefill.address(), h.seed, time.Now())
+}
+
+const podUID = "0b9c9a4e-pod"
+
+var ids atomic.Uint64
+
+// sign makes a ticket for the pod.
+func sign(address string, seed kvblock.Seed, at time.Time) string {
+	return (&relay.Ticket{Address: address, Pods: []string{relay.TagOf("other"), relay.TagOf(podUID)}, ID: ids.Add(1)}).Sign(at, seed)
 }
 
 const (

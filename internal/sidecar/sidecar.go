@@ -11,6 +11,7 @@ package sidecar
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -31,7 +32,9 @@ import (
 type Options struct {
 	// Engine is the address of the pod's engine. Wires are how it is spoken to, and how engines that prefill are.
 	Engine string
-	Wires  func() (engine, peers endpoint.Wire)
+	// Pod is the pod's identity, as pickers know it.
+	Pod   string
+	Wires func() (engine, peers endpoint.Wire)
 	// Seeds are those that pickers sign with; none while no picker is known.
 	Seeds func() []kvblock.Seed
 	Log   logr.Logger
@@ -52,6 +55,8 @@ type Server struct {
 	engines *transport.Transports
 	dialer  *net.Dialer
 	held    atomic.Int64 // bytes of bodies
+	spent   spent
+	tag     string // of the pod
 	// refusedAt is when a bad ticket was logged last, in nanoseconds; 0 for never.
 	refusedAt atomic.Int64
 	// refusing has an element when the engine has refused a connection.
@@ -70,7 +75,7 @@ func New(o Options) *Server {
 	if o.Wires == nil {
 		o.Wires = func() (engine, peers endpoint.Wire) { return }
 	}
-	s := &Server{options: o, refusing: make(chan struct{}, 1)}
+	s := &Server{options: o, refusing: make(chan struct{}, 1), tag: relay.TagOf(o.Pod)}
 	s.dialer = &net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}
 	s.engines = transport.NewTransports(s.dialer.DialContext, func() *http.Transport {
 		return &http.Transport{
@@ -119,7 +124,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.hold()
 	if len(tickets) > 0 {
 		x.report = &relay.Report{Prompt: -1, Cached: -1}
-		if t, ok := s.open(tickets, r); ok && x.handOver(&t) {
+		t, ok := s.open(tickets, r)
+		switch {
+		case !ok:
+			x.report.Cause = relay.CauseTicket
+		case x.handOver(&t):
 			return
 		}
 	}
@@ -136,17 +145,25 @@ func (s *Server) open(tickets []string, r *http.Request) (relay.Ticket, bool) {
 	err := relay.ErrForm
 	var t relay.Ticket
 	if len(tickets) == 1 { // a client in front of the picker cannot add one, which replaces them all
-		t, err = relay.Open(tickets[0], s.options.Now(), s.options.Seeds()...)
+		t, err = relay.Open(tickets[0], s.tag, s.options.Now(), s.options.Seeds()...)
+	}
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	switch {
+	case err == nil && ok && local.String() == t.Address: // in place of the endpoint that was to decode
+		err = errItself
+	case err == nil && !s.spent.take(t.ID, s.options.Now()):
+		err = errSpent
 	}
 	if err != nil {
 		s.noteRefused(err)
-		return t, false
 	}
-	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.String() == t.Address {
-		return t, false // a gateway has taken the endpoint that was to prefill in place of the one that was to decode
-	}
-	return t, true
+	return t, err == nil
 }
+
+var (
+	errItself = errors.New("the ticket for a hand-off names this pod as the one that prefills")
+	errSpent  = errors.New("the ticket for a hand-off was taken before, or too many others were")
+)
 
 // noteRefused logs why a ticket is not good, once in a while: a wrong clock, or a reporter that reaches no picker, refuses all.
 func (s *Server) noteRefused(why error) {

@@ -184,7 +184,7 @@ func TestKvasirsSidecarHandsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusOK || answer.Header.Get(relay.ReportHeader) != "refused" || a.seen(`kvasir_sidecar_handoffs_total{outcome="refused"}`) != 1 {
+	if answer.StatusCode != http.StatusOK || answer.Header.Get(relay.ReportHeader) != "refused;cause=ticket" || a.seen(`kvasir_sidecar_handoffs_total{outcome="refused"}`) != 1 {
 		t.Errorf("status %d, report %q", answer.StatusCode, answer.Header.Get(relay.ReportHeader))
 	}
 	a.rests()

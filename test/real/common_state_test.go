@@ -127,11 +127,12 @@ func TestIdleEnginesOfAnyKindGetNoRequests(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := startPicker(t, engines, pickerConfig{files: true})
-			for i := range 4 { // both engines hold something
-				if a := p.try(t.Context(), chat("-", say("user", text(fmt.Sprint(c.name, i), 100)))); a.status != http.StatusOK {
+			for i, e := range engines { // each holds something, wherever the picker would have sent it
+				if a := post(t.Context(), e.url, chat("-", say("user", text(fmt.Sprint(c.name, i), 100)))); a.status != http.StatusOK {
 					stop(t, fmt.Errorf("status %d: %s", a.status, a.body))
 				}
 			}
+			verdict(t, p.settled(engines)) // an engine that stops announces nothing more until it goes on
 			e := engines[0]
 			if status, body := e.call(http.MethodPost, c.stop, nil); status != http.StatusOK {
 				refuses(t, c.stop, status, body)

@@ -162,14 +162,24 @@ func plans(c *console.Console, p *api.Plans) []string {
 	if len(p.Alone.Steps) == 0 { // those of another release might send none
 		return nil
 	}
-	add("alone at "+place(p.Alone.Steps[0].Pod, p.Alone.Steps[0].Rank), &p.Alone, !p.HandedOver)
+	add("alone at "+place(p.Alone.Steps[0].Pod, p.Alone.Steps[0].Rank), &p.Alone, !p.HandedOver && p.Because != "pull")
 	if h := p.Handoff; h != nil && len(h.Steps) == 2 {
 		from, to := &h.Steps[0], &h.Steps[1]
 		add("hand-off from "+place(from.Pod, from.Rank)+" to "+place(to.Pod, to.Rank), h, p.HandedOver)
 	}
+	pulls := p.Pull != nil && len(p.Pull.Steps) == 2
+	if pulls {
+		from, at := &p.Pull.Steps[0], &p.Pull.Steps[1]
+		add("at "+place(at.Pod, at.Rank)+", with blocks of "+place(from.Pod, from.Rank), p.Pull, p.Because == "pull")
+	}
 	lines := g.Lines(c)
-	if p.HandedOver {
+	switch {
+	case p.HandedOver:
 		return append(lines, "It would be handed over.")
+	case p.Because == "pull":
+		return append(lines, "One endpoint would serve it, and load a part of the prompt from another one.")
+	case pulls && p.Handoff == nil && p.Because == "cheaper":
+		return append(lines, "It would load nothing from another endpoint: it is cheaper alone.")
 	}
 	return append(lines, "It would not be handed over: "+cmp.Or(alone[p.Because], p.Because)+".")
 }

@@ -331,6 +331,19 @@ func TestPlansShowTheChoiceAndItsReason(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, both)
 		}
 	}
+	pull := &api.Plan{Seconds: 0.25, Steps: []api.Step{{Does: "lend", Pod: "d-1"}, step("serve", "d-0", api.Term{Name: "transfer", Value: 0.1, Unit: "seconds"})}}
+	for because, last := range map[string]string{
+		"pull":    "One endpoint would serve it, and load a part of the prompt from another one.",
+		"cheaper": "It would load nothing from another endpoint: it is cheaper alone.",
+	} {
+		p = api.Plans{Because: because, Alone: api.Plan{Seconds: 0.75, Steps: []api.Step{step("serve", "d-1")}}, Pull: pull}
+		text := strings.Join(Explanation(&console.Console{}, &api.Explanation{Plans: &p}), "\n")
+		for _, want := range []string{"alone at d-1", "at d-0, with blocks of d-1", "lend; serve 250.00 ms (transfer 100.00 ms)", last} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in:\n%s", want, text)
+			}
+		}
+	}
 	p = api.Plans{Because: "short", Alone: api.Plan{Steps: []api.Step{{Does: "serve", Pod: "d-0"}}}}
 	text := strings.Join(Explanation(&console.Console{}, &api.Explanation{Plans: &p}), "\n")
 	if !strings.Contains(text, "It would not be handed over: the endpoint lacks no more than a block of the prompt.") || strings.Contains(text, "0.00 ms") {

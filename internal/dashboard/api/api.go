@@ -344,7 +344,7 @@ type Explanation struct {
 	LeftOut    []LeftOut   `json:"leftOut,omitempty"`
 	// Fleet are terms that all candidates have in common.
 	Fleet []Term `json:"fleet,omitempty"`
-	// Plans are the ways to serve the request; absent in pools without roles.
+	// Plans are the ways to serve the request; absent where there is only one, as in pools without roles whose engines do not pull.
 	Plans *Plans `json:"plans,omitempty"`
 }
 
@@ -359,7 +359,7 @@ type CacheResult struct {
 	Similar bool `json:"similar,omitempty"`
 }
 
-// Plans are the ways to serve a request in a pool with roles. Their costs are in seconds, whatever the strategy.
+// Plans are the ways to serve a request in a pool with roles, or whose engines load blocks of each other. Costs are in seconds.
 type Plans struct {
 	// HandedOver reports whether one endpoint prefills and another one decodes.
 	HandedOver bool `json:"handedOver"`
@@ -367,11 +367,14 @@ type Plans struct {
 	// request; request, requests of this kind are never handed over; short, the endpoint lacks no more than a block; threshold,
 	// it lacks less than the policy's uncachedTokens; model-length, prompt and answer are longer than the model takes;
 	// no-prefill, no endpoint that prefills is ready and has room; no-decode, none that decodes has room and takes over;
-	// cheaper, it is cheaper alone; tried, the endpoints are tried again by another request after failures.
+	// cheaper, it is cheaper alone; tried, the endpoints are tried again by another request after failures; pull, one endpoint serves it
+	// and loads a part of the prompt from another one.
 	Because string `json:"because,omitempty"`
-	// Alone serves the request at one endpoint. Handoff is the best hand-off; absent if none was considered or possible.
+	// Alone serves the request at one endpoint. Handoff is the best hand-off, and Pull the best way to load a part of the prompt from
+	// another endpoint; absent if none was considered or possible.
 	Alone   Plan  `json:"alone"`
 	Handoff *Plan `json:"handoff,omitempty"`
+	Pull    *Plan `json:"pull,omitempty"`
 }
 
 // Plan is a way to serve a request.
@@ -383,7 +386,7 @@ type Plan struct {
 
 // Step is a part of a plan at an endpoint.
 type Step struct {
-	// Does is serve, prefill or decode.
+	// Does is serve, prefill, decode or lend.
 	Does string `json:"does"`
 	Pod  string `json:"pod"`
 	Rank int    `json:"rank"`

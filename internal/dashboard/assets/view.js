@@ -270,16 +270,17 @@ export function candidates(d) {
   ].filter((e) => e != null);
 }
 
-// plans shows the ways to serve a request in a pool with roles.
+// plans shows the ways to serve a request in a pool with roles, or whose engines load blocks of each other.
 function plans(d) {
   if (!d.plans) return [];
   const parts = (s) => (s.parts ?? []).map((t) => `${t.name} ${value(t.value, t.unit)}`).join(', ');
   const step = (s) => `${s.does} at ${name(s, s.rank > 0)}${s.seconds ? `, ${seconds(s.seconds)}` : ''}${parts(s) ? ` (${parts(s)})` : ''}`;
   const plan = (title, p, chosen) => h('p', { class: 'caption' }, h(chosen ? 'strong' : 'span', {}, title), ` ${p.seconds ? `${seconds(p.seconds)}: ` : ''}${p.steps.map(step).join('; ')}`);
   return [
-    plan('Alone', d.plans.alone, !d.plans.handedOver),
+    plan('Alone', d.plans.alone, !d.plans.handedOver && d.plans.because !== 'pull'),
     d.plans.handoff ? plan('Hand-off', d.plans.handoff, d.plans.handedOver) : null,
-    d.plans.handedOver ? null : h('p', { class: 'caption' }, `Not handed over: ${alone[d.plans.because] ?? d.plans.because}`),
+    d.plans.pull ? plan('With blocks of another endpoint', d.plans.pull, d.plans.because === 'pull') : null,
+    d.plans.handedOver || d.plans.because === 'pull' ? null : h('p', { class: 'caption' }, `Not handed over: ${alone[d.plans.because] ?? d.plans.because}`),
   ];
 }
 

@@ -62,7 +62,7 @@ func TestKvasirsSidecarGetsATicketAndItsReportStaysHere(t *testing.T) {
 				case handed && len(got) != 1:
 					t.Errorf("after %q the sidecar gets %q", hostile, got)
 				case handed:
-					if ticket, err := relay.Open(got[0], time.Now(), s.Seed); err != nil || ticket.Address != prefill || slices.Contains(hostile, got[0]) {
+					if ticket, err := relay.Open(got[0], relay.TagOf(s.Endpoints[1].ID.Pod), time.Now(), s.Seed); err != nil || ticket.Address != prefill || slices.Contains(hostile, got[0]) {
 						t.Errorf("after %q the sidecar gets %q: %+v, %v", hostile, got, ticket, err)
 					}
 				}

@@ -121,16 +121,14 @@ func (l *atOnceLeg) run(ctx context.Context, from *endpoint.Endpoint) bool {
 		return false
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, relay.MaxPrefillAnswer+1))
-	if err != nil {
+	var a picker.Answer
+	a.Start(l.first, response.StatusCode, response.Header.Get("Content-Type"), strings.Join(response.Header["Content-Encoding"], ","))
+	if err := scan(&a, io.LimitReader(response.Body, relay.MaxPrefillAnswer+1)); err != nil {
 		if ctx.Err() == nil {
 			l.first.Fail()
 		}
 		return false
 	}
-	var a picker.Answer
-	a.Start(l.first, response.StatusCode, response.Header.Get("Content-Type"), strings.Join(response.Header["Content-Encoding"], ","))
-	a.Write(answer)
 	verdict := a.Verdict(true)
 	a.Close()
 	if verdict == picker.Refused || verdict == picker.GaveUp || verdict == picker.Erred || response.StatusCode != http.StatusOK {
@@ -138,6 +136,25 @@ func (l *atOnceLeg) run(ctx context.Context, from *endpoint.Endpoint) bool {
 	}
 	l.decision.Prefilled()
 	return true
+}
+
+// scanned are pieces of answers that nothing is kept of.
+var scanned = sync.Pool{New: func() any { return new([4 << 10]byte) }}
+
+// scan reads an answer to its end, and keeps nothing of it.
+func scan(a *picker.Answer, from io.Reader) error {
+	buf := scanned.Get().(*[4 << 10]byte)
+	defer scanned.Put(buf)
+	for {
+		n, err := from.Read(buf[:])
+		a.Write(buf[:n])
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // atOnceParameters are those of both legs.

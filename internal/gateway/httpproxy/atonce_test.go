@@ -7,14 +7,17 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/openai"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 	"github.com/kvasir-dev/kvasir/internal/policy"
+	"github.com/kvasir-dev/kvasir/internal/relay"
 	"github.com/kvasir-dev/kvasir/internal/sim/vllmsim"
 )
 
@@ -52,6 +55,9 @@ func connectAs(t *testing.T, kind vllmsim.Connector, speed float64, transfer vll
 	c := &connected{alone: start(vllmsim.Config{})}
 	var addresses []string
 	transfer.Enabled, transfer.Connector = true, kind
+	if transfer.Lease == 0 {
+		transfer.Lease = time.Hour // the speed divides it, and a busy machine must not be slower than what is left
+	}
 	for i := range 4 {
 		host := fmt.Sprintf("127.0.0.%d", 2+i)
 		transfer.Side = net.JoinHostPort(host, fmt.Sprint(port))
@@ -306,5 +312,32 @@ func TestAClientThatLeavesDuringTheQuestionBlamesNoEngine(t *testing.T) {
 	}
 	if got := c.handoffs(); got["client_gone"] != 1 || len(got) != 1 {
 		t.Errorf("hand-offs %v", got)
+	}
+}
+
+// TestNothingIsKeptOfTheAnswerToAFirstLeg: an engine that answers with much takes no memory that is not accounted for.
+func TestNothingIsKeptOfTheAnswerToAFirstLeg(t *testing.T) {
+	h := newHouse(t, Options{}, spec("127.0.0.1:9"))
+	d, err := h.picker.Pick(t.Context(), &picker.Request{Route: openai.Completions, Body: []byte(`{"model":"m","prompt":"x"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.End(picker.ClientGone)
+	for name, answer := range map[string]string{
+		"a long text":     `{"choices":[{"index":0,"text":"` + strings.Repeat("x", relay.MaxPrefillAnswer) + `","finish_reason":"length"}]}`,
+		"long parameters": `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],"kv_transfer_params":{"x":[` + strings.Repeat("1,", relay.MaxPrefillAnswer/2) + `1]}}`,
+	} {
+		var before, after runtime.MemStats
+		var a picker.Answer
+		a.Start(d, 200, "application/json", "")
+		runtime.ReadMemStats(&before)
+		err := scan(&a, strings.NewReader(answer))
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; err != nil || n > relay.MaxPrefillAnswer/4 {
+			t.Errorf("%s: %v, %d bytes are allocated for %d", name, err, n, len(answer))
+		}
+		if v := a.Verdict(true); v != picker.Answered {
+			t.Errorf("%s: verdict %v", name, v)
+		}
 	}
 }

@@ -76,27 +76,16 @@ func (h *house) allBytes(path, body string) string {
 // TestAClientNoticesNothingOfAMirror: whatever becomes of the copy, the client gets the same bytes, and gets them before the mirror has
 // answered. Nothing of either request is left.
 func TestAClientNoticesNothingOfAMirror(t *testing.T) {
-	answered := make(chan struct{}) // the client has its answer
-	over := make(chan struct{})     // its test is: net/http sees no end of a connection whose body was not read
-	var lock sync.Mutex
-	release := func() {
-		lock.Lock()
-		defer lock.Unlock()
-		close(answered)
-		answered = make(chan struct{})
-	}
-	waiting := func() <-chan struct{} {
-		lock.Lock()
-		defer lock.Unlock()
-		return answered
-	}
+	// Of each case: the client has its answer, and its test is over, because net/http sees no end of a connection whose body was not read.
+	var answered, over chan struct{}
+	const cutOff = 3
 	for name, tc := range map[string]struct {
 		mirror http.HandlerFunc // nil: nothing listens
 		ended  int              // in MirrorOutcomes; -1: not sent
 	}{
 		"that completes": {func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
-			<-waiting()
+			<-answered // also if the copy comes later
 			_, _ = io.WriteString(w, completed)
 		}, 0},
 		"that refuses": {func(w http.ResponseWriter, r *http.Request) {
@@ -117,13 +106,13 @@ func TestAClientNoticesNothingOfAMirror(t *testing.T) {
 		"that stalls": {func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			<-r.Context().Done()
-		}, 3},
+		}, cutOff},
 		"that stalls in its answer": {func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			say(w, token("a"))
 			<-r.Context().Done()
-		}, 3},
-		"that takes no byte of the body": {func(http.ResponseWriter, *http.Request) { <-over }, 3},
+		}, cutOff},
+		"that takes no byte of the body": {func(http.ResponseWriter, *http.Request) { <-over }, cutOff},
 		"that answers without an end": {func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			for r.Context().Err() == nil {
@@ -131,18 +120,23 @@ func TestAClientNoticesNothingOfAMirror(t *testing.T) {
 					return
 				}
 			}
-		}, 3},
+		}, cutOff},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := nobodyAt(t)
 			if tc.mirror != nil {
 				address = engine(t, tc.mirror)
 			}
-			over = make(chan struct{})
-			t.Cleanup(func() { close(over) })
+			answered, over = make(chan struct{}), make(chan struct{})
+			release := sync.OnceFunc(func() { close(answered) })
+			t.Cleanup(func() { release(); close(over) })
+			timeout := time.Second // of copies that would not end
+			if tc.ended != cutOff {
+				timeout = patience
+			}
 			specs := []picker.Spec{named("live", streaming(t)), named("copy", address)}
 			specs[0].Policy.AnswerHeaders = "Never"
-			h := newHouse(t, Options{Mirroring: Mirroring{Timeout: time.Second, MaxAnswer: 1 << 20}}, specs...)
+			h := newHouse(t, Options{Mirroring: Mirroring{Timeout: timeout, MaxAnswer: 1 << 20}}, specs...)
 			const body = `{"model":"chat","prompt":"x","stream":true}`
 			h.apply(specs, routeTo("live"))
 			want := h.allBytes("/v1/completions", body)

@@ -310,9 +310,19 @@ func (e *Engine) serveHeld(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		holds = func(id string) bool { return e.transfers.release(id, nil) }
 	}
-	if !holds(q.Get("request")) {
-		w.WriteHeader(http.StatusGone)
+	if holds(q.Get("request")) {
+		return
 	}
+	if e.transfers.isClosed() {
+		panic(http.ErrAbortHandler) // an engine that has died does not say that it has freed the blocks
+	}
+	w.WriteHeader(http.StatusGone)
+}
+
+func (t *transfers) isClosed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed
 }
 
 // transferParams are those of a request that concern the connector; nil for none. They are ignored where the engine has no
