@@ -26,12 +26,12 @@ const (
 	reportEvery = time.Minute
 )
 
-// sender sends batches until the collector has taken them, and counts what becomes of their records. The SDK calls Export for one batch
-// at a time.
+// sender sends batches, one at a time, until the collector has taken them, and counts what becomes of their records.
 type sender struct {
-	to      sdk.Exporter
-	waiting *atomic.Int64
-	log     logr.Logger
+	to       sdk.Exporter
+	waiting  *atomic.Int64
+	patience time.Duration // for one batch
+	log      logr.Logger
 
 	sent, lost atomic.Int64
 
@@ -39,41 +39,33 @@ type sender struct {
 	hurry, abort     context.CancelFunc
 
 	mu       sync.Mutex // guards what follows
-	closed   bool       // what waited is lost already
 	last     error      // why the last attempt failed; nil if it did not
 	reported time.Time  // when the log has reported a fault
 	known    int64      // the lost records that it has reported
 }
 
-func newSender(to sdk.Exporter, waiting *atomic.Int64, log logr.Logger) *sender {
-	s := &sender{to: to, waiting: waiting, log: log}
+func newSender(to sdk.Exporter, waiting *atomic.Int64, patience time.Duration, log logr.Logger) *sender {
+	s := &sender{to: to, waiting: waiting, patience: patience, log: log}
 	s.hurried, s.hurry = context.WithCancel(context.Background())
 	s.aborted, s.abort = context.WithCancel(context.Background())
 	return s
 }
 
-// Export sends a batch, at the latest until ctx ends. It returns no error: the sender reports them.
-func (s *sender) Export(ctx context.Context, batch []sdk.Record) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.aborted, cancel)()
-	lost, err := s.send(ctx, batch)
+// deliver sends a batch.
+func (s *sender) deliver(batch []sdk.Record) {
+	lost, err := s.send(batch)
 	s.settle(int64(len(batch)), lost)
 	s.report(err)
-	return nil
 }
 
 // send returns how many records of a batch are lost, and why.
-func (s *sender) send(ctx context.Context, batch []sdk.Record) (lost int64, err error) {
+func (s *sender) send(batch []sdk.Record) (lost int64, err error) {
+	ctx, cancel := context.WithTimeout(s.aborted, s.patience)
+	defer cancel()
 	all := int64(len(batch))
-	ended := errors.New("the picker has ended")
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		last := s.hurried.Err() != nil
-		err = s.to.Export(ctx, batch)
-		switch over := s.aborted.Err() != nil; {
-		case err == nil && over:
-			return all, ended // an exporter that has ended takes everything, and sends nothing
-		case err == nil:
+		if err = s.to.Export(ctx, batch); err == nil {
 			return 0, nil
 		}
 		if n, part := rejected(err); part {
@@ -93,26 +85,11 @@ func (s *sender) send(ctx context.Context, batch []sdk.Record) (lost int64, err 
 	}
 }
 
-// settle counts the records of a batch, some of them as lost.
+// settle counts records that waited, some of them as lost.
 func (s *sender) settle(all, lost int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
 	s.waiting.Add(-all)
 	s.lost.Add(lost)
 	s.sent.Add(all - lost)
-}
-
-// close counts what waits as lost. full is how many make the queue full, so that no other record is taken.
-func (s *sender) close(full int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.closed = true
-		s.lost.Add(s.waiting.Swap(full))
-	}
 }
 
 // report puts faults into the log, at most one in reportEvery, and their end.
@@ -147,15 +124,6 @@ func (s *sender) reason(other error) string {
 	}
 	return "too many waited, or the collector did not take all"
 }
-
-// Shutdown ends the exporter that sends.
-func (s *sender) Shutdown(ctx context.Context) error {
-	s.abort()
-	return s.to.Shutdown(ctx)
-}
-
-// ForceFlush has no effect: nothing waits in the sender.
-func (s *sender) ForceFlush(context.Context) error { return nil }
 
 // temporary reports whether the collector can take the batch later, by OTLP's rules: gRPC's codes that can be tried again, HTTP's
 // statuses 429, 502, 503 and 504, and connections that fail.

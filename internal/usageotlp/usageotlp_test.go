@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,10 +57,9 @@ func (l *lines) with(text string) (n int) {
 // open makes an exporter to a receiver, with a queue of some records and batches of some, and more of the environment.
 func open(t *testing.T, endpoint, protocol string, waiting, batch int, log logr.Logger, more ...string) *Exporter {
 	t.Helper()
-	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "20") // ms
-	t.Setenv("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", strconv.Itoa(batch))
-	e, err := Open(t.Context(), Config{Endpoint: endpoint, Log: log,
-		Getenv: environment(append(more, "OTEL_EXPORTER_OTLP_PROTOCOL", protocol, "OTEL_BLRP_MAX_QUEUE_SIZE", strconv.Itoa(waiting))...)})
+	more = append(more, "OTEL_EXPORTER_OTLP_PROTOCOL", protocol, "OTEL_BLRP_SCHEDULE_DELAY", "20", // ms
+		"OTEL_BLRP_MAX_QUEUE_SIZE", strconv.Itoa(waiting), "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", strconv.Itoa(batch))
+	e, err := Open(t.Context(), Config{Endpoint: endpoint, Log: log, Getenv: environment(more...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,6 @@ func TestTheEnvironmentSaysWhereRecordsGo(t *testing.T) {
 		"turned off":               {endpoint: r.grpc, env: []string{"OTEL_SDK_DISABLED", "true"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "20")
 			for i := 0; i < len(tc.env); i += 2 {
 				t.Setenv(tc.env[i], tc.env[i+1]) // for the SDK, which reads it itself
 			}
@@ -353,6 +352,30 @@ func TestTheEndIsBounded(t *testing.T) {
 	})
 }
 
+// TestAnOutageCostsNoProcessorTime: what waits for a collector that does not answer is not looked at all the time.
+func TestAnOutageCostsNoProcessorTime(t *testing.T) {
+	r := newReceiver(t)
+	r.feel(hangs)
+	e := open(t, r.grpc, "grpc", 1000, 10, logr.Discard())
+	write(e, 1000)
+	until(t, "a batch is on its way", func() bool { return r.batches() > 0 })
+	before := used(t)
+	time.Sleep(time.Second)
+	if spent := used(t) - before; spent > time.Second/2 {
+		t.Errorf("%s in a second", spent)
+	}
+}
+
+// used is the processor time that the process has taken.
+func used(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // BenchmarkWrite is what a request waits for its record to be taken, while there is room and when there is none.
 func BenchmarkWrite(b *testing.B) {
 	cached := 512
@@ -361,7 +384,6 @@ func BenchmarkWrite(b *testing.B) {
 		PromptSource: usagelog.Engine, CachedTokens: &cached, CompletionTokens: 90, CompletionSource: usagelog.Engine, ChargedTokens: 790, Duration: 900.5, FirstToken: 80}
 	for name, room := range map[string]string{"room": "200000", "none": "1"} {
 		b.Run(name, func(b *testing.B) {
-			b.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "100")
 			e, err := Open(b.Context(), Config{Endpoint: "http://127.0.0.1:1", Getenv: environment("OTEL_BLRP_MAX_QUEUE_SIZE", room), Log: logr.Discard()})
 			if err != nil {
 				b.Fatal(err)
