@@ -114,6 +114,18 @@ type PickerSettings struct {
 
 // Tracing sends traces of requests to an OpenTelemetry collector, by OTLP.
 type Tracing struct {
+	Collector `json:",inline"`
+
+	// samplePercent of the requests that are traced, among those for which neither client nor gateway has decided.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=100
+	// +optional
+	SamplePercent *int32 `json:"samplePercent,omitempty"`
+}
+
+// Collector is an OpenTelemetry collector, and how pickers send to it.
+type Collector struct {
 	// endpoint is the URL of the collector, http or https, such as http://collector.observability:4317.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -123,15 +135,9 @@ type Tracing struct {
 	// protocol of the collector: GRPC, or HTTP for protobuf over HTTP.
 	// +kubebuilder:default=GRPC
 	// +optional
-	Protocol TracingProtocol `json:"protocol,omitempty"`
-	// samplePercent of the requests that are traced, among those for which neither client nor gateway has decided.
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=100
-	// +kubebuilder:default=100
-	// +optional
-	SamplePercent *int32 `json:"samplePercent,omitempty"`
+	Protocol CollectorProtocol `json:"protocol,omitempty"`
 	// headersSecretRef is the entry with headers that the collector requires, such as a key, as name=value pairs
-	// separated by commas. While it does not exist, spans are sent without them.
+	// separated by commas. While it does not exist, pickers send without them.
 	// +optional
 	HeadersSecretRef SecretKey `json:"headersSecretRef,omitzero"`
 	// caSecretRef is the entry with the CA certificates, in PEM, for an https endpoint. Absent, the ones that the
@@ -140,15 +146,15 @@ type Tracing struct {
 	CASecretRef SecretKey `json:"caSecretRef,omitzero"`
 }
 
-// TracingProtocol is how spans are sent to a collector.
+// CollectorProtocol is how pickers send to a collector.
 //
 // +kubebuilder:validation:Enum=GRPC;HTTP
-type TracingProtocol string
+type CollectorProtocol string
 
 // The protocols of collectors.
 const (
-	TracingGRPC TracingProtocol = "GRPC"
-	TracingHTTP TracingProtocol = "HTTP"
+	CollectorGRPC CollectorProtocol = "GRPC"
+	CollectorHTTP CollectorProtocol = "HTTP"
 )
 
 // DecisionLog bounds the log of decisions of one replica.
@@ -162,13 +168,16 @@ type DecisionLog struct {
 	Size resource.Quantity `json:"size,omitempty,omitzero"`
 }
 
-// UsageRecords defines where a replica keeps records of what its requests have used.
+// UsageRecords defines where a replica keeps records of what its requests have used, and where it sends them.
 //
 // +kubebuilder:validation:MinProperties=1
 type UsageRecords struct {
 	// file keeps the records in files on the node's disk, which the picker serves at /usage-log. They are lost with the pod.
 	// +optional
 	File UsageFile `json:"file,omitzero"`
+	// otlp sends the records to an OpenTelemetry collector, as logs by OTLP.
+	// +optional
+	OTLP Collector `json:"otlp,omitzero"`
 }
 
 // UsageFile bounds the files with records of use of one replica.

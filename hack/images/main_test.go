@@ -92,7 +92,7 @@ func checkList(t *testing.T, name string, raw []byte) {
 // Images have no file with certificates of authorities. Programs that verify certificates by authorities include them.
 func TestProgramsThatSpeakTLSBringTheAuthorities(t *testing.T) {
 	const roots, module = "golang.org/x/crypto/x509roots/fallback", "github.com/kvasir-dev/kvasir/"
-	speakers := []string{module + "internal/engines/transport", module + "internal/tracing"} // to engines, and to a collector of traces
+	speakers := []string{module + "internal/engines/transport", module + "internal/tracing", module + "internal/usageotlp"} // to engines, and to collectors
 	asked := 0
 	for _, component := range components {
 		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+component).Output()

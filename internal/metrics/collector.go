@@ -44,6 +44,8 @@ type Sources struct {
 	Peers func() *Peers
 	// Usage are the records of use, and Decisions those of the decision log; nil where there is none.
 	Usage, Decisions func() *Records
+	// UsageExports are the records of use for a collector; nil where there is none.
+	UsageExports func() *Exports
 	// EventRoom is what all event streams together draw on.
 	EventRoom *budget.Room
 	// Memory is (*budget.Budget).Stats.
@@ -218,7 +220,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		requests, tokenized, handoffs, plans, transferBase, transferToken, inexact, tokensState, tokensUnproven, poolInfo, state, resyncs,
 		unindexed, strangers, eventsHeld, eventsLimit, divergent, reportState, indexResyncs, refusedReports, unadmitted, tenantRefused,
-		assumptions, decisionRecords, usageRecords, routeRequests, routeFallbacks, hookSteps,
+		assumptions, decisionRecords, usageRecords, usageExports, routeRequests, routeFallbacks, hookSteps,
 		routeRefused, mirrorsSent, mirrorsDropped, mirrorsEnded,
 		cacheRequests, cacheAnswers, cacheRemoved, cacheBytes, cacheLimit, cacheEntries,
 		cacheVectors, cacheEmbeddings, cacheModels, cacheSimilarity, cacheStore,
@@ -307,6 +309,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		collect(out, tlsSeries, &s)
 	}
 	collectRecords(out, usageRecords, c.sources.Usage)
+	collectExports(out, c.sources.UsageExports)
 	collectRecords(out, decisionRecords, c.sources.Decisions)
 }
 

@@ -144,9 +144,10 @@ func sources() Sources {
 		TLS: func() TLS {
 			return TLS{Handshakes: 9, FailedHandshakes: 4, NotAfter: time.Unix(1700000000, 0), Failures: 1, Failing: true}
 		},
-		Decisions: func() *Records { return &Records{Written: 40, Dropped: 2} },
-		Usage:     func() *Records { return &Records{Written: 70, Dropped: 3} },
-		EventRoom: budget.NewRoom(1 << 20),
+		Decisions:    func() *Records { return &Records{Written: 40, Dropped: 2} },
+		Usage:        func() *Records { return &Records{Written: 70, Dropped: 3} },
+		UsageExports: func() *Exports { return &Exports{Sent: 60, Lost: 4} },
+		EventRoom:    budget.NewRoom(1 << 20),
 		Memory: func() budget.Stats {
 			s := budget.Stats{Limit: 1 << 30, Held: 3000, Owners: 2, Most: 2000}
 			s.Parts, s.Refused, s.Shed = [budget.NumParts]int64{2000, 0, 1000, 0}, [budget.NumParts]uint64{4, 0, 5}, [budget.NumParts]uint64{6, 0, 7}

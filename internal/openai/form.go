@@ -2,7 +2,9 @@ package openai
 
 import (
 	"bytes"
+	"io"
 	"mime"
+	"mime/multipart"
 	"net/url"
 	"strings"
 )
@@ -54,6 +56,32 @@ func FormSteering(contentType string, body []byte) (found Steering, ok bool, err
 
 // disposition is how the header of a part begins that names the field.
 const disposition = "content-disposition"
+
+// FormModel is the model that a multipart form names, as engines read it: the last field of this name. It is empty for other bodies, and
+// for forms that cannot be read. Another parser can find another one, so no right depends on it.
+func FormModel(contentType string, body []byte) (model string) {
+	kind, parameters, err := mime.ParseMediaType(contentType)
+	if err != nil || kind != "multipart/form-data" {
+		return ""
+	}
+	for parts := multipart.NewReader(bytes.NewReader(body), parameters["boundary"]); ; {
+		part, err := parts.NextRawPart()
+		if err != nil {
+			return model
+		}
+		if part.FormName() != "model" || part.FileName() != "" {
+			continue
+		}
+		text, err := io.ReadAll(io.LimitReader(part, maxFormModel+1))
+		if err != nil || len(text) > maxFormModel {
+			return ""
+		}
+		model = string(text)
+	}
+}
+
+// maxFormModel is the longest name of a model in a form, in bytes.
+const maxFormModel = 4 << 10
 
 // nextPart is where the header of the next part begins, at the start of a line; the end of body without one.
 func nextPart(body []byte) int {

@@ -1,7 +1,6 @@
 package picker
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/kvasir-dev/kvasir/internal/openai"
@@ -28,7 +27,7 @@ func (f *Facts) placed(v *view, in *Request, r *openai.Request) {
 	f.Namespace, f.Pool, f.Base, f.Stream = v.spec.Namespace, v.spec.Name, v.spec.Model, r.Stream
 	model := r.Model
 	if in.Unparsed {
-		model = in.bodyModel()
+		model = in.askedModel()
 	}
 	asked := model
 	if in.Routing != nil { // by a name that a ModelRoute has
@@ -39,7 +38,7 @@ func (f *Facts) placed(v *view, in *Request, r *openai.Request) {
 	case model == "":
 	case v.identity(model) == v.spec.Model:
 		f.Model = asked
-	case slices.Contains(v.spec.Adapters, model), v.spec.DiscoverAdapters && v.discovered(model):
+	case v.adapts(model):
 		f.Model, f.Adapter = asked, model
 	}
 }

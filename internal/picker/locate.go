@@ -12,7 +12,11 @@ import (
 // read parses the request and finds the pool that serves it.
 func (p *Picker) read(s *snapshot, in *Request, r *openai.Request) (*view, error) {
 	if in.Unparsed {
-		return s.any(in)
+		v, err := s.any(in)
+		if v != nil && v.adapts(in.askedModel()) {
+			r.Model = in.askedModel()
+		}
+		return v, err
 	}
 	err := openai.Parse(in.Route, in.Body, r)
 	if errors.Is(err, openai.ErrNoModel) {
@@ -77,7 +81,7 @@ func (s *snapshot) any(in *Request) (*view, error) {
 		return nil, UnknownModel(model)
 	}
 	if in.Pool == "" && len(pools) > 1 {
-		if v := s.pool(in.bodyModel()); v != nil {
+		if v := s.pool(in.askedModel()); v != nil {
 			pools = []*view{v}
 		}
 	}
@@ -109,7 +113,7 @@ func (s *snapshot) unreadable(in *Request) string {
 	if len(s.routes) == 0 || in.Pool != "" {
 		return ""
 	}
-	if model := in.bodyModel(); s.routes[model] != nil && s.pool(model) == nil {
+	if model := in.askedModel(); s.routes[model] != nil && s.pool(model) == nil {
 		return model
 	}
 	return ""
@@ -117,11 +121,25 @@ func (s *snapshot) unreadable(in *Request) string {
 
 // bodyModel is modelOf of the body of an unparsed request, which is read once.
 func (in *Request) bodyModel() string {
-	if in.named == nil {
+	if in.models.named == nil {
 		model := modelOf(in.Body)
-		in.named = &model
+		in.models.named = &model
 	}
-	return *in.named
+	return *in.models.named
+}
+
+// askedModel is the model that the body of an unparsed request names, also a form. Only the place of the request depends on it, and what
+// records say: its rights depend on bodyModel, because an engine can read a form otherwise.
+func (in *Request) askedModel() string {
+	if in.models.asked != nil {
+		return *in.models.asked
+	}
+	model := in.bodyModel()
+	if model == "" && in.Header != nil && len(in.Body) > 0 {
+		model = openai.FormModel(in.Header("content-type"), in.Body)
+	}
+	in.models.asked = &model
+	return model
 }
 
 // modelOf is the model that a JSON body names, if it does, as engines read it: by its exact name, the last one.

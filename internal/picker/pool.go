@@ -310,6 +310,12 @@ func (v *view) identity(model string) string {
 	return model
 }
 
+// adapts reports whether a name is that of an adapter of the pool.
+func (v *view) adapts(name string) bool {
+	return name != "" && v.identity(name) != v.spec.Model &&
+		(slices.Contains(v.spec.Adapters, name) || v.spec.DiscoverAdapters && v.discovered(name))
+}
+
 // discovered reports whether an engine has loaded an adapter of that name.
 func (v *view) discovered(model string) bool {
 	v.mu.Lock()

@@ -75,5 +75,11 @@ type Request struct {
 	// not called.
 	Streams func(policy *PolicySpec)
 
-	named *string // see bodyModel
+	models bodyModels
+}
+
+// bodyModels are what the body of an unparsed request names, nil where it was not read.
+type bodyModels struct {
+	named *string // see Request.bodyModel
+	asked *string // see Request.askedModel
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/kvasir-dev/kvasir/internal/decisionlog"
 	"github.com/kvasir-dev/kvasir/internal/logging"
 	"github.com/kvasir-dev/kvasir/internal/rpc"
-	"github.com/kvasir-dev/kvasir/internal/usagelog"
 	"github.com/kvasir-dev/kvasir/internal/version"
 )
 
@@ -49,7 +48,7 @@ type options struct {
 
 	island    string
 	decisions decisionlog.Options
-	usage     usagelog.FileOptions
+	usage     usageOptions
 }
 
 // described is what the help says besides the flags.
@@ -62,7 +61,7 @@ var described = flags.Program{
 		{Title: "What is served", Prefixes: []string{
 			"engines", "model", "standalone", "validate", "pool", "fleet", "gateway-pool", "kubeconfig", "key-file", "island", "index-memory"}},
 		{Title: "Addresses", Prefixes: []string{"proxy-", "health-address", "metrics-", "events-address"}},
-		{Title: "Logs and traces", Prefixes: []string{"log-", "decision-log", "usage-log", "tracing-", "pprof", "compat-metrics"}},
+		{Title: "Logs and traces", Prefixes: []string{"log-", "decision-log", "usage-", "tracing-", "pprof", "compat-metrics"}},
 		{Title: "Model hub", Prefixes: []string{"hub-"}},
 		{Title: "Start and end", Prefixes: []string{"lame-duck", "drain-timeout", "version"}},
 		{Title: "Gateways", Prefixes: []string{"ext-proc"}},
@@ -137,9 +136,7 @@ func (o *options) flags(f *flag.FlagSet) (level *string) {
 	f.StringVar(&o.decisions.Dir, "decision-log", "", "`directory` for records of decisions and their outcomes, for the share of requests that policies set (decisions.logPercent); empty for none")
 	f.Int64Var(&o.decisions.FileBytes, "decision-log-bytes", 64<<20, "size at which a new file of that log begins")
 	f.IntVar(&o.decisions.Files, "decision-log-files", 4, "number of its files that are kept")
-	f.StringVar(&o.usage.Dir, "usage-log", "", "`directory` for records of what each request has used, for billing and audit; empty for none")
-	f.Int64Var(&o.usage.FileBytes, "usage-log-bytes", 64<<20, "size at which a new file of that log begins")
-	f.IntVar(&o.usage.Files, "usage-log-files", 4, "number of its files that are kept; older ones are removed")
+	o.usage.flags(f)
 	return level
 }
 
@@ -182,6 +179,9 @@ func (o *options) check(f *flag.FlagSet, level string) error {
 		return err
 	}
 	if err := o.tracing.check(); err != nil {
+		return err
+	}
+	if err := checkCollector("usage-endpoint", o.usage.endpoint); err != nil {
 		return err
 	}
 	if err := o.hub.check(); err != nil {

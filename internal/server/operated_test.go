@@ -32,6 +32,7 @@ var operated = map[string]string{
 	"proxy-client-ca":    "picker: {proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: ca.crt}}}",
 	"proxy-client-certs": "picker: {proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: ca.crt}, clientCertificates: Optional}}",
 	"tracing-endpoint":   "picker: {tracing: {endpoint: 'http://c:4317'}}",
+	"usage-endpoint":     "picker: {usageRecords: {otlp: {endpoint: 'http://c:4317'}}}",
 	"usage-log":          "picker: {usageRecords: {file: {}}}",
 	"usage-log-bytes":    "picker: {usageRecords: {file: {size: 1Gi}}}",
 	"usage-log-files":    "picker: {usageRecords: {file: {}}}",
@@ -175,7 +176,7 @@ func TestWhatPoolsChooseReachesThePicker(t *testing.T) {
 	}
 	o := options(`
 placement: {islands: [{name: here}]}
-picker: {island: here, maxRequestBody: 512Mi, decisionLog: {size: 40Mi}, usageRecords: {file: {size: 20Mi}}, tracing: {endpoint: 'https://c:4318', samplePercent: 5}}`)
+picker: {island: here, maxRequestBody: 512Mi, decisionLog: {size: 40Mi}, usageRecords: {file: {size: 20Mi}, otlp: {endpoint: 'https://u:4317'}}, tracing: {endpoint: 'https://c:4318', samplePercent: 5}}`)
 	if o.island != "here" || o.tracing.endpoint != "https://c:4318" || o.tracing.ratio == nil || *o.tracing.ratio != 0.05 {
 		t.Errorf("island %q, traces %+v", o.island, o.tracing)
 	}
@@ -184,6 +185,9 @@ picker: {island: here, maxRequestBody: 512Mi, decisionLog: {size: 40Mi}, usageRe
 	}
 	if o.usage.Dir == "" || o.usage.FileBytes*int64(o.usage.Files) != 20<<20 {
 		t.Errorf("a usage log of %d files of %d bytes in %q, want 20 MiB", o.usage.Files, o.usage.FileBytes, o.usage.Dir)
+	}
+	if o.usage.endpoint != "https://u:4317" {
+		t.Errorf("usage is exported to %q", o.usage.endpoint)
 	}
 	if o.gateways.maxMessage <= 512<<20 {
 		t.Errorf("messages of %d bytes, less than the largest body", o.gateways.maxMessage)
@@ -198,7 +202,7 @@ picker: {island: here, maxRequestBody: 512Mi, decisionLog: {size: 40Mi}, usageRe
 	if o := options(""); o.proxyTLS.files.Cert != "" {
 		t.Errorf("a pool with all defaults has TLS for clients: %+v", o.proxyTLS)
 	}
-	if o := options(""); o.decisions.Dir == "" || o.pprof || o.gateways.compat || o.tracing.endpoint != "" || o.usage.Dir != "" || o.island != "" {
+	if o := options(""); o.decisions.Dir == "" || o.pprof || o.gateways.compat || o.tracing.endpoint != "" || o.usage.Dir != "" || o.usage.endpoint != "" || o.island != "" {
 		t.Errorf("a pool with all defaults has %+v", o)
 	}
 }

@@ -147,7 +147,7 @@ func run(ctx context.Context, o *options, l *listeners, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	kept, closeRecords, err := openRecords(o, log)
+	kept, closeRecords, err := openRecords(ctx, o, log)
 	if err != nil {
 		return err
 	}

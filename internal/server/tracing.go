@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
-	neturl "net/url"
 	"os"
 	"strconv"
 	"time"
@@ -37,15 +35,7 @@ func (o *tracingOptions) flags(f *flag.FlagSet) {
 	})
 }
 
-func (o *tracingOptions) check() error {
-	if o.endpoint == "" {
-		return nil
-	}
-	if u, err := neturl.Parse(o.endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("--tracing-endpoint %q: want http://HOST:PORT, or https", o.endpoint)
-	}
-	return nil
-}
+func (o *tracingOptions) check() error { return checkCollector("tracing-endpoint", o.endpoint) }
 
 // openTracing makes the tracer, nil for none, and what sends its last spans.
 func openTracing(ctx context.Context, o *tracingOptions, log logr.Logger) (*tracing.Tracer, func(), error) {

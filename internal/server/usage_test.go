@@ -2,11 +2,17 @@ package server
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kvasir-dev/kvasir/internal/usagelog"
 )
@@ -69,5 +75,58 @@ func TestUsageIsRecorded(t *testing.T) {
 	}
 	if status, _ := without.get(without.listeners.metrics, "/usage-log"); status != http.StatusNotFound {
 		t.Errorf("a log that is not there is served with %d", status)
+	}
+}
+
+// TestUsageIsExported: a log record for each request arrives at the collector, also those that wait when the process ends; they are
+// counted, and no file is needed. While the collector does not answer, requests are served.
+func TestUsageIsExported(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf")
+	var got, hanging atomic.Int64
+	release := make(chan struct{})
+	station := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		in := new(collector.ExportLogsServiceRequest)
+		if err != nil || r.URL.Path != "/v1/logs" || proto.Unmarshal(body, in) != nil {
+			t.Errorf("%s: %v", r.URL, err)
+		}
+		hanging.Add(1)
+		<-release
+		for _, of := range in.GetResourceLogs() {
+			for _, scope := range of.GetScopeLogs() {
+				got.Add(int64(len(scope.GetLogRecords())))
+			}
+		}
+		w.WriteHeader(http.StatusOK)
+	}))
+	t.Cleanup(station.Close)
+	dir, e := t.TempDir(), engine(t, "m")
+	put(t, filepath.Join(dir, "all.yaml"), poolText("m", "m", "")+"---\n"+sliceText(t, "m", "pod", e))
+	const n = 5
+	t.Run("", func(t *testing.T) {
+		p := runOn(t, dir, "--usage-endpoint", station.URL)
+		p.awaitReady()
+		ask := func() {
+			for range n {
+				if status, body := p.complete("m"); status != http.StatusOK {
+					t.Fatalf("%d: %s", status, body)
+				}
+			}
+		}
+		ask()
+		p.eventually("the collector is asked", func() bool { return hanging.Load() > 0 })
+		ask() // while it does not answer
+		close(release)
+		p.eventually("all are sent", func() bool {
+			_, page := p.get(p.listeners.metrics, "/metrics")
+			return strings.Contains(page, `kvasir_usage_exports_total{result="sent"} 10`) && strings.Contains(page, `kvasir_usage_exports_total{result="lost"} 0`)
+		})
+		if status, _ := p.get(p.listeners.metrics, "/usage-log"); status != http.StatusNotFound {
+			t.Errorf("a log that is not there is served with %d", status)
+		}
+		ask() // which the end of the process sends
+	})
+	if got.Load() != 3*n {
+		t.Errorf("%d records arrived of %d requests", got.Load(), 3*n)
 	}
 }

@@ -99,10 +99,10 @@ func OpenFile(o FileOptions) (*File, error) {
 type Sink interface{ Write(*Record) }
 
 // Log makes records of requests. It is safe for concurrent use; nil makes none.
-type Log struct{ sink Sink }
+type Log struct{ sinks []Sink }
 
-// New makes a log that writes to a sink.
-func New(sink Sink) *Log { return &Log{sink} }
+// New makes a log that writes each record to all sinks.
+func New(sinks ...Sink) *Log { return &Log{sinks} }
 
 // Request is one request, for one goroutine at a time. Nil records nothing.
 type Request struct {
@@ -245,7 +245,9 @@ func (r *Request) Close(status int) {
 	if !record.Stream {
 		record.FirstToken = 0
 	}
-	r.log.sink.Write(&record)
+	for _, sink := range r.log.sinks {
+		sink.Write(&record)
+	}
 	r.log = nil
 }
 

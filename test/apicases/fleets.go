@@ -26,6 +26,7 @@ func fleets() Group {
 		"a fleet that records use":            {Spec: "usageRecords: {file: {size: 4Mi}}"},
 		"a fleet that records little use":     {Spec: "usageRecords: {file: {size: 1Mi}}", Want: "size must be at least 4Mi"},
 		"a fleet with records of some size":   {Spec: "usageRecords: {file: {}}"},
+		"a fleet that exports use":            {Spec: "usageRecords: {otlp: {endpoint: 'http://collector:4317'}}"},
 		"a fleet that traces":                 {Spec: "tracing: {endpoint: 'http://collector:4317'}"},
 		"a fleet of an island":                {Spec: "island: here"},
 		"a fleet with TLS for clients":        {Spec: "proxyTLS: {secretRef: {name: s}, clientCASecretRef: {name: c, key: ca.crt}}"},

@@ -47,11 +47,11 @@ const (
 // crash, which leaves no core to search.
 func TestNothingIsToldOfRequests(t *testing.T) {
 	log, usage, extProc, crashed := t.TempDir(), t.TempDir(), freeAddress(t), t.TempDir()
-	spans := collector(t)
+	spans, exported := collector(t), collector(t)
 	f := newFleetWith(t, 2, vllmsim.Config{SpeedUp: 20}, "MarginalCost", func(f *fleet) {
 		f.args = append(f.args, "--log-level", "trace", "--decision-log", log, "--usage-log", usage, "--ext-proc-address", extProc, "--ext-proc-plaintext",
-			"--tracing-endpoint", spans.url, "--tracing-ratio", "1")
-		f.env = []string{"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_COMPRESSION=none", "OTEL_BSP_SCHEDULE_DELAY=100", "GOTRACEBACK=crash"}
+			"--tracing-endpoint", spans.url, "--tracing-ratio", "1", "--usage-endpoint", exported.url)
+		f.env = []string{"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_COMPRESSION=none", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BLRP_SCHEDULE_DELAY=100", "GOTRACEBACK=crash"}
 		f.confine = func(picker *exec.Cmd) { leaveCores(picker, crashed) }
 		sum := sha256.Sum256([]byte(secretKey))
 		f.write("pool.yaml", strings.Replace(poolYAML, "  selector:", "  engine: {apiKey: {name: engine, key: token}}\n  keySpace: {secretRef: {name: root}}\n  selector:", 1))
@@ -192,6 +192,10 @@ stringData: {root: %s}
 			t.Errorf("the usage log has no record with %s: %s", want, told["the usage log"])
 		}
 	}
+	f.until("the usage is exported", func() bool {
+		told["the exported usage"] = exported.text()
+		return strings.Count(told["the exported usage"], "completed") >= served
+	})
 	told["the archive of sysdump"] = f.sysdump()
 	f.until("all requests have spans", func() bool {
 		told["the spans"] = spans.text()

@@ -110,7 +110,7 @@ func init() {
 			"internal/reporter", "internal/sidecar",
 			"internal/engines/scrape",
 			"internal/tracing",
-			"internal/usagelog",
+			"internal/usagelog", "internal/usageotlp",
 			"internal/rpc",
 			"internal/version", "internal/hosts", "internal/callout", "internal/redisstore",
 			"internal/sim/vllmsim",

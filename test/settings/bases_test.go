@@ -62,7 +62,7 @@ picker:
   tracing: {endpoint: "http://c:4317", protocol: GRPC, samplePercent: 100, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}
   proxyTLS: {secretRef: {name: t}, clientCASecretRef: {name: key, key: token}, clientCertificates: Optional}
   decisionLog: {size: 256Mi}
-  usageRecords: {file: {size: 256Mi}}
+  usageRecords: {file: {size: 256Mi}, otlp: {endpoint: "http://c:4317", protocol: GRPC, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}}
 gateway: {mode: Auto, parentRefs: [{name: g}], hostnames: [a.b], requestTimeout: Limited, requestTimeoutSeconds: 600, trafficPolicies: Managed}
 `
 
@@ -182,7 +182,7 @@ pod: {labels: {a: b}, annotations: {a: b}, nodeSelector: {a: b}}
 island: here
 tracing: {endpoint: "http://c:4317", protocol: GRPC, samplePercent: 100, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}
 decisionLog: {size: 256Mi}
-usageRecords: {file: {size: 256Mi}}
+usageRecords: {file: {size: 256Mi}, otlp: {endpoint: "http://c:4317", protocol: GRPC, headersSecretRef: {name: key, key: token}, caSecretRef: {name: key, key: token}}}
 proxyTLS: {secretRef: {name: t}, clientCASecretRef: {name: key, key: token}, clientCertificates: Optional}
 gateway: {mode: Auto, failureMode: FailClose, parentRefs: [{name: g}], hostnames: [h.example], requestTimeout: Limited, requestTimeoutSeconds: 60, trafficPolicies: Managed}
 `

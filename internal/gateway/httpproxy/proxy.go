@@ -297,7 +297,7 @@ func isOpen(p string) bool {
 }
 
 // byLoad reports whether a path is one of the engines' API that takes POST only and whose bodies are not read here: requests
-// are routed by load alone, in the pool of their model if their body is JSON that names one.
+// are routed by load, in the pool of their model, if their body is JSON or a form that names one, and to endpoints that have its adapter.
 func byLoad(p string) bool {
 	post, _ := openai.ClientPath(p)
 	return post || openai.UnreadPath(p)

@@ -25,6 +25,7 @@ const (
 	usageDir      = "/var/lib/kvasir/usage"
 	hubDir        = "/var/lib/kvasir/hub"
 	tracingCADir  = "/etc/kvasir/tracing-ca"
+	usageCADir    = "/etc/kvasir/usage-ca"
 	proxyTLSDir   = "/etc/kvasir/proxy-tls"
 	clientCADir   = "/etc/kvasir/client-ca"
 	tokenDir      = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -162,7 +163,7 @@ func (p *pickers) pickerContainer() corev1.Container {
 	for _, port := range p.listen {
 		c.Ports = append(c.Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.Port, Protocol: corev1.ProtocolTCP})
 	}
-	c.Env = append(c.Env, p.tracingEnv()...)
+	c.Env = append(c.Env, p.collectorEnv()...)
 	if limit := c.Resources.Limits.Memory(); !limit.IsZero() {
 		// The collector works harder before the kernel ends the process.
 		c.Env = append(c.Env, corev1.EnvVar{Name: "GOMEMLIMIT", Value: strconv.FormatInt(limit.Value()/10*9, 10)})
@@ -174,7 +175,7 @@ func (p *pickers) pickerContainer() corev1.Container {
 }
 
 var mounts = map[string]string{"tls": tlsDir, "ca": caDir, "gateway-tls": gatewayTLSDir, "model": modelDir, "decisions": decisionsDir,
-	"usage": usageDir, "hub": hubDir, "tracing-ca": tracingCADir,
+	"usage": usageDir, "hub": hubDir, "tracing-ca": tracingCADir, "usage-ca": usageCADir,
 	"proxy-tls": proxyTLSDir, "client-ca": clientCADir}
 
 // volumes of a picker. Roots and keys of engines are not mounted: the picker reads their Secrets, so that a change is
@@ -201,11 +202,8 @@ func (p *pickers) volumes() []corev1.Volume {
 			SizeLimit: resource.NewQuantity(hubSize, resource.BinarySI),
 		}}})
 	}
-	if ref := p.settings.Tracing.CASecretRef; ref.Name != "" {
-		volumes = append(volumes, corev1.Volume{Name: "tracing-ca", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-			SecretName: ref.Name, Optional: ptr.To(true), Items: []corev1.KeyToPath{{Key: ref.Key, Path: "ca.crt"}},
-		}}})
-	}
+	volumes = append(volumes, collectorVolume("tracing-ca", &p.settings.Tracing.Collector)...)
+	volumes = append(volumes, collectorVolume("usage-ca", &p.settings.UsageRecords.OTLP)...)
 	if secret := p.gatewayTLS(); secret != "" {
 		volumes = append(volumes, corev1.Volume{Name: "gateway-tls", VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: secret},
@@ -288,6 +286,9 @@ func (p *pickers) chosenArgs() []string {
 		args = append(args, "--usage-log="+usageDir, "--usage-log-bytes="+strconv.FormatInt(size/usageFiles, 10),
 			"--usage-log-files="+strconv.Itoa(usageFiles))
 	}
+	if to := &s.UsageRecords.OTLP; to.Endpoint != "" {
+		args = append(args, "--usage-endpoint="+to.Endpoint)
+	}
 	if s.Island != "" {
 		args = append(args, "--island="+s.Island)
 	}
@@ -324,28 +325,50 @@ func (p *pickers) decisionSize() int64 {
 	return decisionSize
 }
 
-// tracingEnv are the variables that OpenTelemetry defines for what is no flag of the picker.
-func (p *pickers) tracingEnv() []corev1.EnvVar {
-	t := &p.settings.Tracing
-	if t.Endpoint == "" {
+// collectorEnv are the variables that OpenTelemetry defines for what is no flag of the picker. Those of traces and of records of use
+// are apart, so that the collector of one does not get the headers of the other.
+func (p *pickers) collectorEnv() []corev1.EnvVar {
+	tracing, usage := &p.settings.Tracing.Collector, &p.settings.UsageRecords.OTLP
+	if tracing.Endpoint == "" && usage.Endpoint == "" {
 		return nil
 	}
 	env := []corev1.EnvVar{{Name: "OTEL_RESOURCE_ATTRIBUTES", Value: "k8s.namespace.name=" + p.namespace + ",k8s.pod.name=$(POD_NAME)"}}
-	if t.Protocol == v1alpha1.TracingHTTP {
-		env = append(env, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_PROTOCOL", Value: "http/protobuf"})
+	env = append(env, signalEnv("TRACES", tracingCADir, tracing)...)
+	return append(env, signalEnv("LOGS", usageCADir, usage)...)
+}
+
+// signalEnv are the variables for a signal of OpenTelemetry, with the directory of the certificates that a collector's is verified by.
+func signalEnv(signal, caDir string, to *v1alpha1.Collector) (env []corev1.EnvVar) {
+	if to.Endpoint == "" {
+		return nil
 	}
-	if t.CASecretRef.Name != "" {
-		env = append(env, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_CERTIFICATE", Value: tracingCADir + "/ca.crt"})
+	prefix := "OTEL_EXPORTER_OTLP_" + signal
+	if to.Protocol == v1alpha1.CollectorHTTP {
+		env = append(env, corev1.EnvVar{Name: prefix + "_PROTOCOL", Value: "http/protobuf"})
 	}
-	if ref := t.HeadersSecretRef; ref.Name != "" {
-		// Pickers start without the Secret, too: they serve requests, whatever becomes of their traces.
-		env = append(env, corev1.EnvVar{Name: "OTEL_EXPORTER_OTLP_HEADERS", ValueFrom: &corev1.EnvVarSource{
+	if to.CASecretRef.Name != "" {
+		env = append(env, corev1.EnvVar{Name: prefix + "_CERTIFICATE", Value: caDir + "/ca.crt"})
+	}
+	if ref := to.HeadersSecretRef; ref.Name != "" {
+		// Pickers start without the Secret, too: they serve requests, whatever becomes of their traces and records.
+		env = append(env, corev1.EnvVar{Name: prefix + "_HEADERS", ValueFrom: &corev1.EnvVarSource{
 			SecretKeyRef: &corev1.SecretKeySelector{
 				LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name}, Key: ref.Key, Optional: ptr.To(true),
 			},
 		}})
 	}
 	return env
+}
+
+// collectorVolume has the certificates that a collector's is verified by, if the pool names them.
+func collectorVolume(name string, to *v1alpha1.Collector) []corev1.Volume {
+	ref := to.CASecretRef
+	if ref.Name == "" {
+		return nil
+	}
+	return []corev1.Volume{{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+		SecretName: ref.Name, Optional: ptr.To(true), Items: []corev1.KeyToPath{{Key: ref.Key, Path: "ca.crt"}},
+	}}}}
 }
 
 func (p *pickers) proxies() bool { return p.settings.Proxy != v1alpha1.Disabled }

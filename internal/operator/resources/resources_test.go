@@ -80,7 +80,8 @@ func pools(t *testing.T) map[string]*v1alpha1.InferencePool {
 		"ranks": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, engine: {protocol: H2C, ports: {http: 9000},
   dataParallel: {ranks: 3, addressing: PortPerRank}, events: {source: Listen}}, picker: {replicas: 1, tls: {type: Plaintext}, proxy: Disabled}`),
 		"configured": small(t, `model: {name: m}, selector: {matchLabels: {app: m}}, placement: {islands: [{name: here}, {name: away}]}, picker: {
-  island: here, compatibilityMetrics: Enabled, profiling: Enabled, decisionLog: {size: 1Gi}, usageRecords: {file: {size: 512Mi}}, maxRequestBody: 512Mi, tracing: {endpoint: "https://collector:4318",
+  island: here, compatibilityMetrics: Enabled, profiling: Enabled, decisionLog: {size: 1Gi}, usageRecords: {file: {size: 512Mi},
+  otlp: {endpoint: "https://records:4317", headersSecretRef: {name: records, key: headers}, caSecretRef: {name: records, key: ca}}}, maxRequestBody: 512Mi, tracing: {endpoint: "https://collector:4318",
   protocol: HTTP, samplePercent: 5, headersSecretRef: {name: collector, key: headers}, caSecretRef: {name: collector, key: ca}}}`),
 		"certmanager": small(t, `selector: {matchLabels: {app: m}}, model: {name: m, tokenizer: {type: Volume, volume: {configMap: {name: files}}}},
   picker: {tls: {type: CertManager, issuerRef: {name: ours}}, replicas: 1, networkPolicy: None, resources: {limits: {memory: 1Gi}}}`),
