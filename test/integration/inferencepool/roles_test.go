@@ -243,6 +243,7 @@ var _ = Describe("a pool with roles", Ordered, func() {
 				Disaggregation: v1alpha1.Disaggregation{Type: v1alpha1.DisaggregationCost, Sidecar: v1alpha1.SidecarKvasir},
 			},
 		}
+		settled(role(v1alpha1.RolePrefill, 1), role(v1alpha1.RoleDecode, 2))
 		bare := get(Default).Status.UpdateRevision
 		for _, pod := range pods(Default) {
 			Expect(config.ReporterServes(&pod)).To(BeFalse())
