@@ -28,6 +28,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kvasirv1alpha1 "github.com/kvasir-dev/kvasir/api/v1alpha1"
+	poolconfig "github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/controller/inferencepool"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 	"github.com/kvasir-dev/kvasir/internal/version"
@@ -109,7 +110,12 @@ func leanPod(o any) (any, error) {
 	pod.Spec.Volumes, pod.Spec.Affinity, pod.Spec.SecurityContext = nil, nil, nil
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
-			containers[i] = corev1.Container{Name: containers[i].Name, Image: containers[i].Image, Resources: containers[i].Resources}
+			c := &containers[i]
+			lean := corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources}
+			if c.Name == kvasirv1alpha1.ReporterContainer {
+				lean.Args = poolconfig.ServeArgs(c.Args)
+			}
+			*c = lean
 		}
 	}
 	return pod, nil

@@ -17,7 +17,7 @@ func TestPodsInTheCacheAreLean(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "m-0", Labels: map[string]string{"kvasir.dev/pool": "m"}, Annotations: map[string]string{"a": "b"}},
 			Spec: corev1.PodSpec{
 				NodeName: "node", Tolerations: []corev1.Toleration{{Key: "gpu"}}, ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "kvasir.dev/Warm"}},
-				InitContainers: []corev1.Container{{Name: "kvasir-reporter", Image: "reporter"}},
+				InitContainers: []corev1.Container{{Name: "kvasir-reporter", Image: "reporter", Args: []string{"--serve-address=:8000"}}},
 				Containers:     []corev1.Container{{Name: "vllm", Image: "vllm"}},
 			},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", ContainerStatuses: []corev1.ContainerStatus{{Name: "vllm", Ready: true}}},
@@ -28,6 +28,7 @@ func TestPodsInTheCacheAreLean(t *testing.T) {
 	whole.Spec.Volumes = []corev1.Volume{{Name: "token"}}
 	whole.Spec.Containers[0].Args = []string{"--model", "m"}
 	whole.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "B"}}
+	whole.Spec.InitContainers[0].Args = []string{"--ranks=1", "--serve-address=:8000"}
 	whole.Spec.InitContainers[0].VolumeMounts = []corev1.VolumeMount{{Name: "token"}}
 	got, err := leanPod(whole)
 	if err != nil {

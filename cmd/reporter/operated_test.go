@@ -46,12 +46,12 @@ var unreachable = map[string]string{
 	"insecure":       "is for a single machine",
 	"drain-settle":   "the default is longer than a request is on its way from a picker, and a pool has no reason to differ",
 	"status-address": "is for the pod itself; the default does not collide with ports of engines",
-	"serve-address":  "the operator makes no pods with roles yet: such pods are adopted",
+	"serve-address":  "the operator sets it if the pool's policy has the sidecar: see TestTheReporterTakesTheArgumentsOfASidecar",
 	"serve-engine":   "as serve-address",
-	"serve-cert":     "as serve-address",
-	"serve-key":      "as serve-address",
-	"serve-memory":   "as serve-address",
-	"serve-requests": "as serve-address",
+	"serve-memory":   "as serve-address, if the reporter's resources have a memory limit",
+	"serve-cert":     "the operator sets up no sidecar in pools whose engines have TLS",
+	"serve-key":      "as serve-cert",
+	"serve-requests": "the default is more than an engine runs at once",
 	"log-format":     "the default is read by people and by collectors of logs",
 	"gc-percent":     "the soft memory limit, which follows the pool's resources, ends what it saves",
 }
@@ -81,6 +81,12 @@ func argsOf(t *testing.T, admitter *crdadmission.Admitter, spec string) []string
 		t.Fatal(err)
 	}
 	shape, options := podtemplate.ShapeOf(pool), podtemplate.For(pool)
+	if len(shape.Roles) > 0 {
+		if why := shape.BehindSidecar(pool); why != "" {
+			t.Fatal(why)
+		}
+		options.Role = shape.Roles[0].Name
+	}
 	options.Name, options.Revision, options.ReporterImage, options.ReporterLogLevel = "p-0", "r", "reporter", "info"
 	pod, _, err := podtemplate.Pod(&shape, &options)
 	if err != nil {
@@ -97,6 +103,29 @@ func argsOf(t *testing.T, admitter *crdadmission.Admitter, spec string) []string
 		}
 	}
 	return args
+}
+
+// TestTheReporterTakesTheArgumentsOfASidecar: those of a pod that decodes in a pool whose policy has the sidecar, with and without a memory
+// limit of the user's.
+func TestTheReporterTakesTheArgumentsOfASidecar(t *testing.T) {
+	t.Setenv(podUID, "u")
+	admitter, err := crdadmission.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const roles = "replicas: null\nroles: [{name: Decode, replicas: 1}]\n"
+	for spec, memory := range map[string]int{
+		roles: 64, roles + "engine: {events: {reporter: {resources: {limits: {memory: 256Mi}}}}}": 32,
+	} {
+		args := slices.DeleteFunc(argsOf(t, admitter, spec), func(arg string) bool { return strings.HasPrefix(arg, "--picker-ca=") })
+		o, err := parse(args, io.Discard, io.Discard)
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		if p := &o.poolPort; p.address != ":8000" || p.host != "127.0.0.1:8200" || p.memory != memory {
+			t.Errorf("%q: the pool's port is %+v", args, p)
+		}
+	}
 }
 
 // TestEveryFlagIsSetByTheOperatorOrIsListed keeps a flag from being one that users of a cluster can neither set nor miss: the

@@ -3,6 +3,7 @@ package config
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -147,10 +148,13 @@ func PodReady(pod *corev1.Pod) bool {
 }
 
 // PodServes reports whether the engine of a pod takes requests: the pod is ready, or would be if its reporter were. An engine answers
-// without it, so that a reporter that is replaced, cannot be pulled or crashes takes no engine out of use.
+// without it, so that a reporter that is replaced, cannot be pulled or crashes takes no engine out of use, unless requests pass through it.
 func PodServes(pod *corev1.Pod) bool {
 	if PodReady(pod) {
 		return true
+	}
+	if ReporterServes(pod) {
+		return false
 	}
 	containers := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	alone := slices.ContainsFunc(containers, func(s corev1.ContainerStatus) bool { return s.Name == v1alpha1.ReporterContainer && !s.Ready })
@@ -170,6 +174,23 @@ func PodServes(pod *corev1.Pod) bool {
 		}
 	}
 	return true
+}
+
+// ReporterServes reports whether requests to a pod's engine pass through its reporter, which serves the pool's port.
+func ReporterServes(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return c.Name == v1alpha1.ReporterContainer && len(ServeArgs(c.Args)) > 0
+	})
+}
+
+// ServeArgs are those of a reporter's arguments by which it serves the pool's port; none if it does not.
+func ServeArgs(args []string) []string {
+	for _, arg := range args {
+		if name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "serve-address" && strings.HasPrefix(arg, "-") {
+			return []string{arg}
+		}
+	}
+	return nil
 }
 
 // slices are the slices of the files, and one for each pod of a pool.

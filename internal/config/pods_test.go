@@ -101,6 +101,13 @@ func TestEndpointsOfPods(t *testing.T) {
 			pod:  func(p *corev1.Pod) { unready(p, true, "kvasir-reporter") },
 			want: at(nil),
 		},
+		"its reporter, which serves the pool's port, is not": {
+			pod: func(p *corev1.Pod) {
+				unready(p, true, "kvasir-reporter")
+				p.Spec.InitContainers = []corev1.Container{{Name: "kvasir-reporter", Args: []string{"--serve-address=:8000"}}}
+			},
+			want: at(func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false }),
+		},
 		"neither is": {
 			pod:  func(p *corev1.Pod) { unready(p, true, "vllm", "kvasir-reporter") },
 			want: at(func(e *endpoint.Endpoint) { e.Ready, e.Serving = false, false }),

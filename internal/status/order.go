@@ -24,7 +24,7 @@ const (
 )
 
 var lessUrgent = map[string]int{
-	ReasonFlagsMissing: advice, ReasonPreStopMissing: advice, ReasonProbesMissing: advice,
+	ReasonFlagsMissing: advice, ReasonPreStopMissing: advice, ReasonProbesMissing: advice, ReasonSidecarMissing: advice,
 	ReasonRollingOut: waits, ReasonRolloutOnDelete: waits, ReasonReporterUpdating: waits, ReasonScalingUp: waits, ReasonScalingDown: waits,
 	ReasonNotReferenced: waits, ReasonEngineRender: waits, ReasonApproximate: waits,
 }

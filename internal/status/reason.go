@@ -37,6 +37,7 @@ const (
 	ReasonFlagsMissing   = "EngineFlagsMissing"
 	ReasonPreStopMissing = "PreStopMissing"
 	ReasonProbesMissing  = "ProbesMissing"
+	ReasonSidecarMissing = "SidecarMissing"
 	// The condition is True: nothing that the pool needs is missing.
 	ReasonReleaseUnknown = "ReleaseUnknown"
 

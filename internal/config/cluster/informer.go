@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/config/crdadmission"
 )
 
@@ -56,7 +57,7 @@ func trim(o any) (any, error) {
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			Labels: pod.Labels, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Spec: corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates},
+		Spec: corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates, InitContainers: serving(pod)},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP,
 			InitContainerStatuses: readiness(pod.Status.InitContainerStatuses), ContainerStatuses: readiness(pod.Status.ContainerStatuses),
@@ -72,6 +73,19 @@ func trim(o any) (any, error) {
 		}
 	}
 	return small, nil
+}
+
+// serving keeps of a pod's reporter that it serves the pool's port; nothing if it does not.
+func serving(pod *corev1.Pod) []corev1.Container {
+	if !config.ReporterServes(pod) {
+		return nil
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name == v1alpha1.ReporterContainer {
+			return []corev1.Container{{Name: c.Name, Args: config.ServeArgs(c.Args)}}
+		}
+	}
+	return nil
 }
 
 // readiness keeps of containers which are ready.

@@ -13,7 +13,7 @@ import (
 func TestWhatIsKeptOfPodsShowsWhetherTheyServe(t *testing.T) {
 	const gate = "kvasir.dev/Warm"
 	serve := 0
-	for state := range 1 << 6 {
+	for state := range 1 << 7 {
 		is := func(bit int) bool { return state&(1<<bit) != 0 }
 		condition := func(kind corev1.PodConditionType, yes bool) corev1.PodCondition {
 			c := corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse}
@@ -33,19 +33,24 @@ func TestWhatIsKeptOfPodsShowsWhetherTheyServe(t *testing.T) {
 		if is(5) {
 			pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}}
 		}
+		if is(6) {
+			pod.Spec.InitContainers = []corev1.Container{
+				{Name: "proxy"}, {Name: "kvasir-reporter", Args: []string{"--replay=127.0.0.1:5657", "--serve-address=:8000"}},
+			}
+		}
 		small, err := trim(pod)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := config.PodServes(pod)
 		if got := config.PodServes(small.(*corev1.Pod)); got != want {
-			t.Errorf("state %s: %t, want %t", fmt.Sprintf("%06b", state), got, want)
+			t.Errorf("state %s: %t, want %t", fmt.Sprintf("%07b", state), got, want)
 		}
 		if want {
 			serve++
 		}
 	}
-	if ready := 1 << 5; serve <= ready {
+	if ready := 1 << 6; serve <= ready {
 		t.Errorf("%d states serve; %d of them are ready, and some are not", serve, ready)
 	}
 }

@@ -206,9 +206,12 @@ func isScript(word string) bool {
 }
 
 // reporterResources are the pool's, or the defaults.
-func reporterResources(o *Options) corev1.ResourceRequirements {
-	if o.ReporterResources != nil {
-		return *o.ReporterResources.DeepCopy()
+func (w *work) reporterResources() corev1.ResourceRequirements {
+	switch {
+	case w.options.ReporterResources != nil:
+		return *w.options.ReporterResources.DeepCopy()
+	case w.behind:
+		return sidecarResources()
 	}
 	return corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},

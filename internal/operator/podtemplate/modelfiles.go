@@ -116,9 +116,11 @@ func (w *work) findModel() modelfiles.Source {
 }
 
 // environment are the variables of the engine's container whose values are known.
-func (w *work) environment() map[string]string {
+func (w *work) environment() map[string]string { return environmentOf(w.engine) }
+
+func environmentOf(c *corev1.Container) map[string]string {
 	env := map[string]string{}
-	for _, v := range w.engine.Env {
+	for _, v := range c.Env {
 		if v.ValueFrom == nil {
 			env[v.Name] = v.Value
 		}

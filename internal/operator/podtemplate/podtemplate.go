@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/operator/resources"
 )
 
@@ -126,6 +127,7 @@ func Pod(shape *Shape, o *Options) (*corev1.Pod, []Skipped, error) {
 	w.island()
 	w.role(shape.role(o.Role))
 	w.reporter()
+	w.behindSidecar()
 	w.flags()
 	w.keepAlive()
 	w.sideChannel()
@@ -146,6 +148,7 @@ type work struct {
 	options *Options
 
 	transfers bool // the engine hands prompts over, or takes them
+	behind    bool // the reporter serves the pool's port in front of the engine
 	done      []string
 	skipped   []Skipped
 }
@@ -156,10 +159,10 @@ func (w *work) skip(container, what, why string) {
 
 // leftOut reports whether the author of the template does not want something in the engine's container.
 func (w *work) leftOut(what string) bool {
-	return slices.Contains(strings.FieldsFunc(w.pod.Annotations[v1alpha1.AnnotationLeaveOut], func(c rune) bool {
-		return c == ',' || unicode.IsSpace(c)
-	}), what)
+	return leavesOut(w.pod.Annotations, what)
 }
+
+func isSeparator(c rune) bool { return c == ',' || unicode.IsSpace(c) }
 
 // Injected returns what was added to a pod, by the names of flags and variables and by those above.
 func Injected(pod *corev1.Pod) []string {
@@ -224,6 +227,7 @@ func (w *work) role(role *ShapeRole) {
 		return
 	}
 	w.transfers = true
+	w.behind = w.wiring.Behind > 0 && RoleOf(role.Name) != endpoint.Prefill
 	metav1.SetMetaDataLabel(&w.pod.ObjectMeta, v1alpha1.LabelRole, RoleOf(role.Name).String())
 	if role.Resources != nil {
 		w.engine.Resources = *role.Resources.DeepCopy()
@@ -312,14 +316,13 @@ func (w *work) reporter() {
 	if !wiring.reports() {
 		return
 	}
-	if slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool { return c.Name == name }) ||
-		slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool { return c.Name == name }) {
+	if ownReporter(spec) != nil {
 		return // the user brings one
 	}
 	always := corev1.ContainerRestartPolicyAlways
 	yes, no := true, false
 	c := corev1.Container{
-		Name: name, Image: o.ReporterImage, RestartPolicy: &always, Args: w.reporterArgs(), Resources: reporterResources(o),
+		Name: name, Image: o.ReporterImage, RestartPolicy: &always, Args: w.reporterArgs(), Resources: w.reporterResources(),
 		Env: []corev1.EnvVar{{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
 		}}},
@@ -384,13 +387,18 @@ func (w *work) reporterArgs() []string {
 		"--state-dir=" + pathState,
 		fmt.Sprintf("--drain-address=:%d", wiring.Drain),
 		fmt.Sprintf("--drain-deadline=%s", o.Deadline),
-		"--engine-metrics=" + wiring.metrics(),
+		"--engine-metrics=" + wiring.metrics(w.enginePort()),
 	}
+	args = append(args, w.serveArgs()...)
 	if o.ReporterLogLevel != "" {
 		args = append(args, "--log-level="+o.ReporterLogLevel)
 	}
 	if r := o.ReporterResources; r != nil && !r.Limits.Memory().IsZero() {
-		args = append(args, fmt.Sprintf("--memory-limit=%d", softLimit(r.Limits.Memory().Value())))
+		limit := r.Limits.Memory().Value()
+		if w.behind {
+			limit = ownMemory(limit)
+		}
+		args = append(args, fmt.Sprintf("--memory-limit=%d", softLimit(limit)))
 	}
 	switch t := wiring.TLS; {
 	case t == nil:
@@ -415,8 +423,8 @@ func softLimit(limit int64) int64 {
 // engineCA is the CA of the engine's certificate among the proofs.
 const engineCA = "engine-ca.crt"
 
-// metrics are the URLs of the engine's metrics: one for all ranks, or one each.
-func (w *Wiring) metrics() string {
+// metrics are the URLs of the metrics of an engine at a port: one for all ranks, or one each.
+func (w *Wiring) metrics(port int32) string {
 	scheme, ports := "http", int32(1)
 	if w.TLS != nil {
 		scheme = "https"
@@ -426,7 +434,7 @@ func (w *Wiring) metrics() string {
 	}
 	urls := make([]string, ports)
 	for i := range ports {
-		urls[i] = fmt.Sprintf("%s://127.0.0.1:%d/metrics", scheme, w.HTTP+i)
+		urls[i] = fmt.Sprintf("%s://127.0.0.1:%d/metrics", scheme, port+i)
 	}
 	return strings.Join(urls, ",")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/randfill"
 	"sigs.k8s.io/yaml"
 
@@ -82,6 +83,15 @@ func TestGolden(t *testing.T) {
 		},
 		"a role with a connector of the user's": func(s *Shape, o *Options) {
 			s.Roles, o.Role = roles(), v1alpha1.RoleDecode
+		},
+		"a role behind the sidecar": func(s *Shape, o *Options) {
+			s.Roles, o.Role = roles(), v1alpha1.RoleDecode
+			behind(t, s)
+		},
+		"a role behind the sidecar, with settings of the user's": func(s *Shape, o *Options) {
+			s.Roles, o.Role = roles(), v1alpha1.RoleDecode
+			o.ReporterResources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}}
+			behind(t, s)
 		},
 		"sglang": func(s *Shape, _ *Options) { s.Wiring.Type = "SGLang" },
 	} {

@@ -34,18 +34,19 @@ func (w *work) probes() {
 		}
 		return
 	}
+	lives := w.probedPort()
 	for _, p := range []struct {
-		name             string
-		probe            **corev1.Probe
-		period, failures int32
+		name                   string
+		probe                  **corev1.Probe
+		port, period, failures int32
 	}{
-		{StartupProbe, &w.engine.StartupProbe, startupPeriod, startupFailures},
-		{ReadinessProbe, &w.engine.ReadinessProbe, readyPeriod, readyFailures},
-		{LivenessProbe, &w.engine.LivenessProbe, livenessPeriod, livenessFailing},
+		{StartupProbe, &w.engine.StartupProbe, lives, startupPeriod, startupFailures},
+		{ReadinessProbe, &w.engine.ReadinessProbe, w.wiring.HTTP, readyPeriod, readyFailures}, // where requests arrive
+		{LivenessProbe, &w.engine.LivenessProbe, lives, livenessPeriod, livenessFailing},
 	} {
 		if *p.probe == nil && !w.leftOut(p.name) {
 			*p.probe = &corev1.Probe{
-				ProbeHandler:  corev1.ProbeHandler{HTTPGet: w.health()},
+				ProbeHandler:  corev1.ProbeHandler{HTTPGet: w.health(p.port)},
 				PeriodSeconds: p.period, TimeoutSeconds: probeTimeout, FailureThreshold: p.failures,
 			}
 			w.done = append(w.done, p.name)
@@ -72,8 +73,8 @@ func (w *work) noProbes() string {
 }
 
 // health is the path where a vLLM answers 200 once its model is loaded, and 503 when its engine has died. It needs no key.
-func (w *work) health() *corev1.HTTPGetAction {
-	get := &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromInt32(w.wiring.HTTP), Scheme: corev1.URISchemeHTTP}
+func (w *work) health(port int32) *corev1.HTTPGetAction {
+	get := &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromInt32(port), Scheme: corev1.URISchemeHTTP}
 	if w.wiring.TLS != nil {
 		get.Scheme = corev1.URISchemeHTTPS // the kubelet checks no certificate
 	}

@@ -29,6 +29,9 @@ type Wiring struct {
 	ModelDir string `json:"modelDir,omitempty"`
 	// PerRank is whether each rank answers on a port of its own, HTTP and those that follow.
 	PerRank bool `json:"perRank,omitempty"`
+	// Behind is the port of engines that decode behind the sidecar, which has HTTP there; 0 without it. It is not of the pool: see
+	// BehindSidecar.
+	Behind int32 `json:"behind,omitempty"`
 	// TLS is how the engine's certificate is checked; nil where it has none.
 	TLS *WiringTLS `json:"tls,omitempty"`
 }

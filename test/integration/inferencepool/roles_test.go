@@ -2,6 +2,7 @@ package inferencepool_test
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 )
 
 var _ = Describe("a pool with roles", Ordered, func() {
@@ -231,5 +233,46 @@ var _ = Describe("a pool with roles", Ordered, func() {
 			}
 		})
 		settled(role(v1alpha1.RolePrefill, 1), role(v1alpha1.RoleDecode, 2))
+	})
+
+	It("puts the sidecar in front of engines that decode when a policy names it, and leaves it there when the policy goes", func() {
+		policy := &v1alpha1.RoutingPolicy{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "apart"},
+			Spec: v1alpha1.RoutingPolicySpec{
+				TargetRefs:     []v1alpha1.PolicyTarget{{Name: key.Name}},
+				Disaggregation: v1alpha1.Disaggregation{Type: v1alpha1.DisaggregationCost, Sidecar: v1alpha1.SidecarKvasir},
+			},
+		}
+		settled(role(v1alpha1.RolePrefill, 1), role(v1alpha1.RoleDecode, 2))
+		bare := get(Default).Status.UpdateRevision
+		for _, pod := range pods(Default) {
+			Expect(config.ReporterServes(&pod)).To(BeFalse())
+		}
+		Expect(api.Create(ctx, policy)).To(Succeed())
+		Eventually(func(g Gomega) {
+			kubelet(g)
+			g.Expect(get(g).Status.UpdateRevision).NotTo(Equal(bare))
+		}).Should(Succeed())
+		settled(role(v1alpha1.RolePrefill, 1), role(v1alpha1.RoleDecode, 2))
+		uids := []types.UID{}
+		for _, pod := range pods(Default) {
+			uids = append(uids, pod.UID)
+			decode := pod.Labels[v1alpha1.LabelRole] == "decode"
+			Expect(config.ReporterServes(&pod)).To(Equal(decode), "%s", pod.Name)
+			engine := pod.Spec.Containers[0]
+			Expect(slices.Contains(engine.Args, "--port")).To(Equal(decode))
+			Expect(engine.ReadinessProbe.HTTPGet.Port.IntValue()).To(Equal(8000))
+			Expect(engine.LivenessProbe.HTTPGet.Port.IntValue()).To(Equal(map[bool]int{true: 8200, false: 8000}[decode]))
+		}
+		Expect(get(Default).Status.Injected).To(ContainElement("sidecar"))
+
+		Expect(api.Delete(ctx, policy)).To(Succeed())
+		edit(func(pool *v1alpha1.InferencePool) { pool.Spec.Roles[1].Replicas = ptr.To[int32](3) }) // it looks at the pool again
+		settled(role(v1alpha1.RolePrefill, 1), role(v1alpha1.RoleDecode, 3))
+		for _, pod := range pods(Default) {
+			Expect(config.ReporterServes(&pod)).To(Equal(pod.Labels[v1alpha1.LabelRole] == "decode"), "%s", pod.Name)
+			uids = slices.DeleteFunc(uids, func(uid types.UID) bool { return uid == pod.UID })
+		}
+		Expect(uids).To(BeEmpty(), "pods were replaced")
 	})
 })

@@ -181,27 +181,28 @@ func quota(err error) bool {
 }
 
 func (r *verdict) upToDate() metav1.Condition {
-	c := &r.decision.Counts
+	c, lack := &r.decision.Counts, r.withoutSidecar()
 	switch r.decision.Progress {
 	case lifecycle.RollingOut:
-		return status.UpToDate.False(status.ReasonRollingOut, "%d of %d pods are of revision %s", c.Updated, r.size.now, r.revisions.update)
+		return status.UpToDate.False(status.ReasonRollingOut, "%d of %d pods are of revision %s%s", c.Updated, r.size.now,
+			r.revisions.update, lack)
 	case lifecycle.Stopped:
 		if i := slices.IndexFunc(r.decision.Ended, func(p *lifecycle.Pod) bool { return p.Revision == r.revisions.update }); i >= 0 {
 			p := r.decision.Ended[i]
-			return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s end (last: %s: %s %s); the old pods stay. Apply a working template, or the old one to go back",
-				r.revisions.update, p.Name, p.Trouble.Reason, p.Trouble.Message)
+			return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s end (last: %s: %s %s); the old pods stay. Apply a working template, or the old one to go back%s",
+				r.revisions.update, p.Name, p.Trouble.Reason, p.Trouble.Message, lack)
 		}
-		return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back",
-			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds)
+		return status.UpToDate.False(status.ReasonRolloutStopped, "new pods of revision %s did not become ready in %d s; the old pods stay. Apply a working template, or the old one to go back%s",
+			r.revisions.update, r.pool.Spec.Rollout.ProgressDeadlineSeconds, lack)
 	case lifecycle.WaitingOnDelete:
-		return status.UpToDate.False(status.ReasonRolloutOnDelete, "%d of %d pods are of revision %s; the others are replaced when they are deleted", c.Updated, r.size.now,
-			r.revisions.update)
+		return status.UpToDate.False(status.ReasonRolloutOnDelete, "%d of %d pods are of revision %s; the others are replaced when they are deleted%s", c.Updated, r.size.now,
+			r.revisions.update, lack)
 	case lifecycle.Paused:
-		return status.UpToDate.False("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused", c.Updated, r.size.now,
-			r.revisions.update)
+		return status.UpToDate.False("RolloutPaused", "%d of %d pods are of revision %s; the rollout is paused by spec.paused%s", c.Updated, r.size.now,
+			r.revisions.update, lack)
 	case lifecycle.Refused:
-		return status.UpToDate.False("RolloutRefused", "no pod is replaced before the API server admits pods of revision %s; see the condition Accepted",
-			r.revisions.update)
+		return status.UpToDate.False("RolloutRefused", "no pod is replaced before the API server admits pods of revision %s; see the condition Accepted%s",
+			r.revisions.update, lack)
 	case lifecycle.UpToDate:
 	}
 	switch rep := &r.reporters; {
@@ -288,6 +289,14 @@ func (r *verdict) podsHealthy() metav1.Condition {
 	return r.injectionComplete()
 }
 
+// skippedText names something that could not be added, and why.
+func skippedText(s *podtemplate.Skipped) string {
+	if s.What == podtemplate.Sidecar {
+		return "the sidecar that the policy names: " + s.Why
+	}
+	return fmt.Sprintf("%s of container %s: %s", s.What, s.Container, s.Why)
+}
+
 // injectionComplete reports what could not be added to the pods. The reason is that of the worst of it, the message has all.
 func (r *verdict) injectionComplete() metav1.Condition {
 	reason, missing := "", []string{}
@@ -306,11 +315,14 @@ func (r *verdict) injectionComplete() metav1.Condition {
 			"set it in the template, or list it in the annotation " + v1alpha1.AnnotationLeaveOut, func(what string) bool {
 			return what == podtemplate.ReadinessProbe
 		}},
+		{status.ReasonSidecarMissing, "Until then requests behind a gateway are not handed over, as if the policy had sidecar None", func(what string) bool {
+			return what == podtemplate.Sidecar
+		}},
 	} {
 		var said []string
 		for _, s := range r.problems.skipped {
 			if kind.of(s.What) && s.Why != podtemplate.ReleaseUnknown {
-				said = append(said, fmt.Sprintf("%s of container %s: %s", s.What, s.Container, s.Why))
+				said = append(said, skippedText(&s))
 			}
 		}
 		if len(said) > 0 {

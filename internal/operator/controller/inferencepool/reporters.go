@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kvasir-dev/kvasir/api/v1alpha1"
+	"github.com/kvasir-dev/kvasir/internal/config"
 	"github.com/kvasir-dev/kvasir/internal/operator/lifecycle"
 	"github.com/kvasir-dev/kvasir/internal/operator/podtemplate"
 )
@@ -23,6 +24,8 @@ import (
 // pulls the new image, and the pod is not ready until the new container runs. Therefore one pod is changed at a time, and
 // the next one only after the reporter of the one before has run for a while. A reporter that does not run stops the
 // update, so an image that is missing or broken costs one pod. So does one that ends later than that and is started again.
+//
+// Reporters through which requests pass are not changed in running pods: see the sidecar of docs/disaggregation.md.
 type reporters struct {
 	// outdated pods have another image than the operator's, in the order in which they are changed. updated counts the
 	// pods that have the operator's.
@@ -63,6 +66,9 @@ func (r *reporterUpdate) findReporters() reporters {
 	for _, pod := range pods {
 		image := reporterImage(pod)
 		if image != r.ReporterImage {
+			if config.ReporterServes(pod) {
+				continue // its end would break the requests that pass through it, so it stays until the pod is replaced
+			}
 			if isTrue(pod, corev1.PodReady) {
 				working = image
 			}

@@ -63,7 +63,7 @@ func (r *revising) alsoOnIslands(shape *podtemplate.Shape, options podtemplate.O
 // findRevisions reads the kept revisions, and keeps the newest one.
 func (r *revising) findRevisions(ctx context.Context) error {
 	shape := podtemplate.ShapeOf(r.pool)
-	raw, update, err := shape.Encode()
+	raw, update, err := r.behindSidecar(&shape)
 	if err != nil {
 		return fmt.Errorf("pool %s: %w", r.key, err)
 	}
@@ -80,7 +80,8 @@ func (r *revising) findRevisions(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("pool %s: %w", r.key, err)
 	}
-	r.problems.skipped, r.revisions.injected = r.alsoOnIslands(&shape, options, skipped), podtemplate.Injected(pod)
+	r.problems.skipped = append(r.problems.skipped, r.alsoOnIslands(&shape, options, skipped)...)
+	r.revisions.injected = podtemplate.Injected(pod)
 
 	var list appsv1.ControllerRevisionList
 	err = r.Client.List(ctx, &list, client.InNamespace(r.key.Namespace), client.MatchingLabels{labelInstance: r.key.Name})

@@ -188,6 +188,8 @@ var causes = []cause{
 	}), condition: v1alpha1.ConditionPodsHealthy, reason: "EngineFlagsMissing", names: "--"},
 	{what: "an engine without a readiness probe, which the operator does not add", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Engine.Flags = v1alpha1.FlagsManual }),
 		condition: v1alpha1.ConditionPodsHealthy, reason: "ProbesMissing", names: "readinessProbe of container vllm: engine.flags is Manual"},
+	{what: "a policy names the sidecar of Kvasir, which the operator cannot put into the pods", do: func(w *world) { w.follow(v1alpha1.SidecarKvasir) },
+		condition: v1alpha1.ConditionPodsHealthy, reason: "SidecarMissing", names: "spec.roles is not set"},
 	{what: "the Secret of the API key is missing", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.Engine.APIKey.Name = "key" }),
 		condition: v1alpha1.ConditionAccepted, reason: "ReferenceNotFound", names: "Secret key"},
 	{what: "the Secret of the key space is missing", do: spec(func(s *v1alpha1.InferencePoolSpec) { s.KeySpace.SecretRef.Name = "root" }),
