@@ -113,6 +113,8 @@ type PickerSettings struct {
 }
 
 // Tracing sends traces of requests to an OpenTelemetry collector, by OTLP.
+//
+// +kubebuilder:validation:MinProperties=1
 type Tracing struct {
 	Collector `json:",inline"`
 

@@ -51,7 +51,7 @@ func (v *view) pickable(now time.Time, id endpoint.ID) bool {
 	return false
 }
 
-// Others reports whether the pool has an endpoint that takes requests now, besides those of which tried is true.
+// Others reports whether the pool has an endpoint that takes requests now, besides those that tried names.
 func (d *Decision) Others(tried func(endpoint.ID) bool) bool {
 	v := d.view.admission.pin()
 	if v == nil {

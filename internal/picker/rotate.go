@@ -19,8 +19,7 @@ type rotation struct {
 // next is the last rotation in the view that follows with a spec. One that begins ends the one before: an
 // endpoint that has not moved twice is not found until it has.
 func (v *view) next(spec *Spec) *rotation {
-	switch {
-	case v.spec.Seed != spec.Seed:
+	if v.spec.Seed != spec.Seed {
 		return &rotation{from: v.spec.Seed}
 	}
 	return v.rotation

@@ -50,8 +50,8 @@ const (
 //	2 ADDRESS PODS SECONDS MILLISECONDS ID MAC,MAC
 //
 // PODS are joined by commas. SECONDS is the Unix time at which it was signed, MILLISECONDS is Within, and ID is in the base 36. Each MAC,
-// in base64url without padding, is the first half of an HMAC-SHA-256 of all before them. There is one for each root of keys that a pod of the
-// pool can have while the root is rotated.
+// in base64url without padding, is the first half of an HMAC-SHA-256 of all before them. There is one for each root of keys that a pod of
+// the pool can have while the root is rotated.
 type Ticket struct {
 	// Address is ip:port.
 	Address string

@@ -296,8 +296,8 @@ func (a *app) collectors() []prometheus.Collector {
 		Events:  a.eventStreams,
 		Reports: a.reported, RefusedReports: a.refusedReports,
 		Scrapes: a.scraper.Stats, Strangers: a.dialIn.reception.Strangers, EventRoom: a.dialIn.room,
-		Peers: a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Usage: a.usageStats, UsageExports: a.exportStats, Memory: a.budget.Stats,
-		Overload: a.overload.State, TLS: a.proxyTLS.metrics(),
+		Peers: a.peerStats, Tokens: a.tokens.All, Decisions: a.decisionStats, Usage: a.usageStats,
+		UsageExports: a.exportStats, Memory: a.budget.Stats, Overload: a.overload.State, TLS: a.proxyTLS.metrics(),
 	})}
 	if a.compat != nil {
 		all = append(all, a.compat)

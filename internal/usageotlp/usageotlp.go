@@ -140,7 +140,8 @@ func Open(ctx context.Context, c Config) (*Exporter, error) {
 		stop:  make(chan struct{}), done: make(chan struct{}),
 	}
 	e.sender = newSender(to, &e.waiting, c.milliseconds("OTEL_BLRP_EXPORT_TIMEOUT", defaultPatience), c.Log)
-	provider := sdk.NewLoggerProvider(sdk.WithResource(about), sdk.WithProcessor(&e.batch), sdk.WithAllowKeyDuplication()) // no field is there twice
+	// No field is there twice, so the provider need not look for that.
+	provider := sdk.NewLoggerProvider(sdk.WithResource(about), sdk.WithProcessor(&e.batch), sdk.WithAllowKeyDuplication())
 	e.logger = provider.Logger("github.com/kvasir-dev/kvasir", otlplog.WithSchemaURL(semconv.SchemaURL))
 	go e.run()
 	return e, nil

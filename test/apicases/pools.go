@@ -150,6 +150,7 @@ func managedPickers() Group {
 		"files of use are not little": {Spec: adopted + "picker: {usageRecords: {file: {size: 1Mi}}}", Want: "size must be at least 4Mi"},
 		"records of use as logs": {Spec: adopted + "picker: {usageRecords: {file: {}, otlp: {endpoint: 'https://collector:4318/v1/logs', protocol: HTTP, " +
 			"headersSecretRef: {name: collector, key: headers}, caSecretRef: {name: collector, key: ca.crt}}}}"},
+		"logs by the usual way":        {Spec: adopted + "picker: {usageRecords: {otlp: {endpoint: 'http://collector:4317'}}}"},
 		"logs go to a URL":             {Spec: adopted + "picker: {usageRecords: {otlp: {endpoint: 'collector:4317'}}}", Want: "spec.picker.usageRecords.otlp.endpoint"},
 		"logs go somewhere":            {Spec: adopted + "picker: {usageRecords: {otlp: {protocol: HTTP}}}", Want: "spec.picker.usageRecords.otlp.endpoint"},
 		"logs by some way":             {Spec: adopted + "picker: {usageRecords: {otlp: {endpoint: 'http://c', protocol: Carrier}}}", Want: "spec.picker.usageRecords.otlp.protocol"},

@@ -51,7 +51,7 @@ func (c *Cluster) Crash() error {
 	}
 	// Its port is in use until its last thread has ended. The first one is a zombie before; then the process is waited for, and gone.
 	for begin := time.Now(); time.Since(begin) < stopTimeout; {
-		if _, _, err := stat(pid); err != nil {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); os.IsNotExist(err) {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -16,9 +16,10 @@ func init() {
 	}
 	const ours, clients = "TestOnlyPickersHaveRequestsHandedOver", "TestOnlyPickersOfThePoolMakeTickets"
 
-	add("tickets need no signature", ticket, "	case !signed:\n		return Ticket{}, ErrSigned\n", "	case !signed && len(sum) == 0:\n		return Ticket{}, ErrSigned\n", pkg, ours)
-	add("a ticket is good for ever", ticket, "now.Sub(time.Unix(at, 0)) > MaxAge+time.Second || ", "", "./internal/relay", clients)
-	add("the time of a ticket is not signed", ticket, "	return text + \" \" + mac(seed, text)\n", "	return text + \" \" + mac(seed, text[:8])\n", "./internal/relay", clients)
+	add("tickets need no signature", ticket, "	if !signedBy(text, macs, seeds) {", "	if !signedBy(text, macs, seeds) && macs == \"\" {", pkg, ours)
+	add("a ticket is good for ever", ticket, "now.Sub(at) > MaxAge+time.Second || ", "", "./internal/relay", clients)
+	add("a ticket is good at any pod", ticket, "	case !slices.Contains(t.Pods, tag):", "	case !slices.Contains(t.Pods, tag) && tag == \"\":", "./internal/relay", clients)
+	add("the time of a ticket is not signed", ticket, "		macs[i] = mac(seed, text)\n", "		macs[i] = mac(seed, text[:8])\n", "./internal/relay", clients)
 	add("names are looked up", ticket, "err != nil || !address.IsValid() || ", "err != nil && address.IsValid() || ", "./internal/relay", clients)
 	add("the first of two tickets counts", server, "	if len(tickets) == 1 {", "	if len(tickets) >= 1 {", pkg, ours)
 	add("engines get tickets", server, "	delete(r.Header, ticketHeader)\n", "", pkg, ours)
