@@ -199,11 +199,14 @@ func TestAClientThatLeavesEndsBothLegsAtOnce(t *testing.T) {
 				_ = answer.Body.Close()
 			}
 		}()
-		for end := time.Now().Add(patience); c.engines[0].Stats().Finished+c.engines[1].Stats().Finished == 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("nothing was prefilled")
+		// Blocks that no engine has asked for are held for the lease.
+		eventually(t, "one engine has prefilled, and the other one loads", func() bool {
+			finished, loading := uint64(0), 0
+			for _, e := range c.engines {
+				finished, loading = finished+e.Stats().Finished, loading+e.Loading()
 			}
-		}
+			return finished == 1 && loading == 1
+		})
 		cancel()
 		<-done
 		if got := c.handoffs(); got["client_gone"] != 1 || len(got) != 1 {

@@ -108,6 +108,7 @@ type transfers struct {
 	forgotten       bool
 	failing         bool
 	asked           int // by engines that pull
+	loads           int // under way, of this engine
 	held            map[string]*holding
 	given           map[string]bool // away, by the names of requests
 	expired, failed uint64
@@ -196,6 +197,19 @@ func (t *transfers) fails(p *transferParams) bool {
 	return t.failing && p != nil && p.RemoteDecode
 }
 
+// Loading is how many requests wait for blocks of other engines.
+func (e *Engine) Loading() int {
+	e.transfers.mu.Lock()
+	defer e.transfers.mu.Unlock()
+	return e.transfers.loads
+}
+
+func (t *transfers) countLoads(by int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.loads += by
+}
+
 // AskedByPeers is how often other engines have asked what this one has of a prompt.
 func (e *Engine) AskedByPeers() int {
 	e.transfers.mu.Lock()
@@ -233,6 +247,8 @@ func (t *transfers) load(ctx context.Context, p *transferParams, tokens int) (fo
 	if err := t.locate(ctx, p); err != nil {
 		return false, err
 	}
+	t.countLoads(1)
+	defer t.countLoads(-1)
 	err = t.read(ctx, p, tokens)
 	if freed := t.ask(context.WithoutCancel(ctx), p, http.MethodDelete); err == nil {
 		err = freed
