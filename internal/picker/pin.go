@@ -51,16 +51,16 @@ func (v *view) pickable(now time.Time, id endpoint.ID) bool {
 	return false
 }
 
-// Others reports whether the pool has an endpoint that takes requests now, besides those that tried names.
+// Others reports whether the pool has an endpoint that takes such requests now, besides those that tried names.
 func (d *Decision) Others(tried func(endpoint.ID) bool) bool {
 	v := d.view.admission.pin()
 	if v == nil {
 		return false
 	}
 	defer v.unpin()
-	now := d.now()
+	now, at := d.now(), v.place(d.Model)
 	for i := range v.spec.Endpoints {
-		if e := &v.spec.Endpoints[i]; e.Pickable() && !v.members[i].sleep.asleep(now) && !tried(e.ID) {
+		if e := &v.spec.Endpoints[i]; e.Pickable() && !v.members[i].sleep.asleep(now) && at.allows(e) && !tried(e.ID) {
 			return true
 		}
 	}

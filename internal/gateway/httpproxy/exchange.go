@@ -52,6 +52,8 @@ type exchange struct {
 	// attempt is the index of the target that is tried. tried are all endpoints of the pool that were.
 	attempt int
 	tried   []endpoint.ID
+	// room is how many targets of a decision among the others can be tried; 0 in other decisions, for all.
+	room int
 	// last is the last server error that an engine has answered with, if it was small enough to keep.
 	last *savedAnswer
 	// broken: the answer did not go through to its end. accounted: the failure of the present target is accounted for.
@@ -122,6 +124,7 @@ func (e *exchange) run(ctx context.Context) {
 		if result == passed {
 			return
 		}
+		e.room = 0
 		switch {
 		case e.overdue:
 			e.giveUp()
@@ -145,7 +148,7 @@ func (e *exchange) run(ctx context.Context) {
 func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result {
 	e.full, e.connected, e.unconnected, e.unretried = false, false, nil, false
 	last := failedStatus
-	for i := range e.decision.Targets {
+	for i := range e.usable() {
 		if !e.decision.Begin(i) {
 			continue // it drains, or fails, since the pick
 		}
@@ -173,7 +176,7 @@ func (e *exchange) targets(ctx context.Context, outcome *picker.Outcome) result 
 			e.connected = true
 		}
 		e.local = result == failedLocal
-		if e.brokeOff || !e.resends(result) || result.costs() && i+1 < len(e.decision.Targets) && !e.mayRetry() {
+		if e.brokeOff || !e.resends(result) || result.costs() && i+1 < e.usable() && !e.mayRetry() {
 			break
 		}
 	}
@@ -205,7 +208,7 @@ func (e *exchange) refused(ctx context.Context, outcome *picker.Outcome, err err
 	e.overdue = ctx.Err() != nil
 	e.client.comments.stop()
 	refusal := (*picker.Error)(nil)
-	if !errors.As(err, &refusal) {
+	if !errors.As(err, &refusal) || e.room > 0 { // that no other endpoint takes it is no answer to why it has failed
 		e.giveUp()
 		return
 	}
@@ -265,7 +268,7 @@ func (e *exchange) again(r result) bool {
 
 // more reports whether the request can be sent again after a failure: to another endpoint, or alone after a leg.
 func (e *exchange) more(r result) bool {
-	return (e.attempt+1 < len(e.decision.Targets) || e.decision.Leg() != picker.Whole || e.others() ||
+	return (e.attempt+1 < e.usable() || e.decision.Leg() != picker.Whole || e.others() ||
 		e.proxy.picker.FallsBack(&e.pick, r == failedFull)) && e.again(r)
 }
 

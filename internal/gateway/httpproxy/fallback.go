@@ -94,7 +94,7 @@ func (e *exchange) pickAgain(ctx context.Context, in picker.Request) error {
 	}
 	e.decision, e.attempt, e.fallen = d, 0, false
 	if left {
-		e.tried = nil
+		e.tried, e.room = nil, 0
 		return e.moved()
 	}
 	if handedOver && d.Leg() != picker.DecodeLeg { // only the endpoint that has prefilled is left

@@ -10,6 +10,14 @@ import (
 // wasTried reports whether the request was sent to an endpoint of its pool.
 func (e *exchange) wasTried(id endpoint.ID) bool { return slices.Contains(e.tried, id) }
 
+// usable is how many targets of the decision can be tried, within the policy's attempts.
+func (e *exchange) usable() int {
+	if n := len(e.decision.Targets); e.room == 0 || n < e.room {
+		return n
+	}
+	return e.room
+}
+
 // others reports whether the pool has an endpoint that the request was not sent to, within the policy's attempts: at the pick it was out of
 // service, or not there.
 func (e *exchange) others() bool {
@@ -24,6 +32,7 @@ func (e *exchange) toOthers(r result, in *picker.Request) bool {
 	if e.last != nil { // the client gets it if the others fail without an answer
 		e.last.attempt = ofBefore
 	}
+	e.room = e.decision.Spec().Policy.Attempts - len(e.tried)
 	tried, allow := slices.Clone(e.tried), in.Allow
 	in.Allow = func(ep *endpoint.Endpoint) bool { return !slices.Contains(tried, ep.ID) && (allow == nil || allow(ep)) }
 	return true

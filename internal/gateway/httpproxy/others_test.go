@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvasir-dev/kvasir/internal/endpoint"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -110,6 +112,47 @@ func TestAnEndpointThatHasComeGetsARequestThatFails(t *testing.T) {
 	close(goOn)
 	if r := await(t, "the answer", answer); r.StatusCode != http.StatusOK || comes.asked.Load() != 1 {
 		t.Errorf("status %d: %s; the engine that has come got %d requests", r.StatusCode, read(t, r), comes.asked.Load())
+	}
+	h.idle()
+}
+
+// TestEndpointsThatWereLeftOutGetNoMoreThanThePolicysAttempts of both picks together.
+func TestEndpointsThatWereLeftOutGetNoMoreThanThePolicysAttempts(t *testing.T) {
+	engines := [3]*moody{{}, {}, {}}
+	s := spec(engine(t, engines[0].ServeHTTP), engine(t, engines[1].ServeHTTP), engine(t, engines[2].ServeHTTP))
+	s.Policy.CircuitFailures, s.Policy.CircuitOpen, s.Policy.Attempts = 1, time.Hour, 2
+	h := newHouse(t, Options{}, s)
+	engines[1].gone.Store(true)
+	engines[2].gone.Store(true)
+	for i := 0; engines[1].asked.Load() == 0 || engines[2].asked.Load() == 0; i++ { // no request meets both
+		_ = read(t, h.post("/v1/completions", fmt.Sprintf(`{"model":"m","prompt":"warm up %d"}`, i)))
+	}
+	h.idle()
+	for _, e := range engines {
+		e.asked.Store(0)
+		e.gone.Store(false)
+		e.ill.Store(true)
+	}
+	r := h.post("/v1/completions", `{"model":"m","prompt":"x"}`)
+	if text := read(t, r); r.StatusCode != http.StatusInternalServerError || !strings.Contains(text, "ill") {
+		t.Errorf("status %d: %s", r.StatusCode, text)
+	}
+	if a, b, c := engines[0].asked.Load(), engines[1].asked.Load(), engines[2].asked.Load(); a != 1 || b+c != 1 {
+		t.Errorf("with 2 attempts, the engines have got it %d, %d and %d times", a, b, c)
+	}
+	h.idle()
+}
+
+// TestTheErrorOfAnEngineIsNotReplacedWhenNoOtherCanServeTheRequest: an endpoint that only prefills is no other one.
+func TestTheErrorOfAnEngineIsNotReplacedWhenNoOtherCanServeTheRequest(t *testing.T) {
+	decodes, prefills := &moody{}, &moody{}
+	s := spec(engine(t, decodes.ServeHTTP), engine(t, prefills.ServeHTTP))
+	s.Endpoints[1].Role = endpoint.Prefill
+	h := newHouse(t, Options{}, s)
+	decodes.ill.Store(true)
+	r := h.post("/v1/completions", `{"model":"m","prompt":"x"}`)
+	if text := read(t, r); r.StatusCode != http.StatusInternalServerError || !strings.Contains(text, "ill") || prefills.asked.Load() != 0 {
+		t.Errorf("status %d: %s; the engine that prefills has got it %d times", r.StatusCode, text, prefills.asked.Load())
 	}
 	h.idle()
 }
