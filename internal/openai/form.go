@@ -64,7 +64,8 @@ func FormModel(contentType string, body []byte) (model string) {
 	if err != nil || kind != "multipart/form-data" {
 		return ""
 	}
-	for parts := multipart.NewReader(bytes.NewReader(body), parameters["boundary"]); ; {
+	parts := multipart.NewReader(bytes.NewReader(body), parameters["boundary"])
+	for range maxFormParts {
 		part, err := parts.NextRawPart()
 		if err != nil {
 			return model
@@ -78,10 +79,15 @@ func FormModel(contentType string, body []byte) (model string) {
 		}
 		model = string(text)
 	}
+	return ""
 }
 
-// maxFormModel is the longest name of a model in a form, in bytes.
-const maxFormModel = 4 << 10
+const (
+	// maxFormModel is the longest name of a model in a form, in bytes.
+	maxFormModel = 4 << 10
+	// maxFormParts bounds the work for a form: engines refuse those with more than 1000 fields and 1000 files.
+	maxFormParts = 2001
+)
 
 // nextPart is where the header of the next part begins, at the start of a line; the end of body without one.
 func nextPart(body []byte) int {

@@ -102,13 +102,15 @@ func TestAFormsModelIsRead(t *testing.T) {
 	kind, body := form(t, "a", "b")
 	none, without := form(t)
 	for name, tc := range map[string]struct{ kind, body, want string }{
-		"the last one":          {kind, body, "b"},
-		"none":                  {none, without, ""},
-		"no form":               {"application/json", `{"model":"a"}`, ""},
-		"no boundary":           {"multipart/form-data", body, ""},
-		"another boundary":      {"multipart/form-data; boundary=x", body, ""},
-		"a part that is cut":    {kind, body[:strings.LastIndex(body, "a\r\n")], ""},
-		"a file of that name":   {"multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=model; filename=f\r\n\r\na\r\n--x--\r\n", ""},
+		"the last one":        {kind, body, "b"},
+		"none":                {none, without, ""},
+		"no form":             {"application/json", `{"model":"a"}`, ""},
+		"no boundary":         {"multipart/form-data", body, ""},
+		"another boundary":    {"multipart/form-data; boundary=x", body, ""},
+		"a part that is cut":  {kind, body[:strings.LastIndex(body, "a\r\n")], ""},
+		"a file of that name": {"multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=model; filename=f\r\n\r\na\r\n--x--\r\n", ""},
+		"more parts than engines take": {kind: "multipart/form-data; boundary=x",
+			body: strings.Repeat("--x\r\n\r\n\r\n", 3000) + "--x\r\nContent-Disposition: form-data; name=model\r\n\r\na\r\n--x--\r\n"},
 		"a name that is a book": {"multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=model\r\n\r\n" + strings.Repeat("a", 5000) + "\r\n--x--\r\n", ""},
 	} {
 		if got := openai.FormModel(tc.kind, []byte(tc.body)); got != tc.want {
