@@ -51,8 +51,9 @@ func (v *view) pickable(now time.Time, id endpoint.ID) bool {
 	return false
 }
 
-// Others reports whether the pool has an endpoint that takes such requests now, besides those that tried names.
-func (d *Decision) Others(tried func(endpoint.ID) bool) bool {
+// Others reports whether the pool has an endpoint that takes such requests now, besides those that tried names. Only
+// one that works counts if works is set: its circuit is closed, and it has not stalled.
+func (d *Decision) Others(works bool, tried func(endpoint.ID) bool) bool {
 	v := d.view.admission.pin()
 	if v == nil {
 		return false
@@ -60,7 +61,11 @@ func (d *Decision) Others(tried func(endpoint.ID) bool) bool {
 	defer v.unpin()
 	now, at := d.now(), v.place(d.Model)
 	for i := range v.spec.Endpoints {
-		if e := &v.spec.Endpoints[i]; e.Pickable() && !v.members[i].sleep.asleep(now) && at.allows(e) && !tried(e.ID) {
+		e, m := &v.spec.Endpoints[i], v.members[i]
+		if !e.Pickable() || m.sleep.asleep(now) || !at.allows(e) || tried(e.ID) {
+			continue
+		}
+		if !works || m.circuit.Closed(now, v.spec.Policy.CircuitFailures) && !m.load.Stalled(now) {
 			return true
 		}
 	}

@@ -268,7 +268,7 @@ func (e *exchange) again(r result) bool {
 
 // more reports whether the request can be sent again after a failure: to another endpoint, or alone after a leg.
 func (e *exchange) more(r result) bool {
-	return (e.attempt+1 < e.usable() || e.decision.Leg() != picker.Whole || e.others() ||
+	return (e.attempt+1 < e.usable() || e.decision.Leg() != picker.Whole || e.others(r == failedStalled) ||
 		e.proxy.picker.FallsBack(&e.pick, r == failedFull)) && e.again(r)
 }
 

@@ -19,14 +19,14 @@ func (e *exchange) usable() int {
 }
 
 // others reports whether the pool has an endpoint that the request was not sent to, within the policy's attempts: at the pick it was out of
-// service, or not there.
-func (e *exchange) others() bool {
-	return e.decision.Leg() == picker.Whole && len(e.tried) < e.decision.Spec().Policy.Attempts && e.decision.Others(e.wasTried)
+// service, or not there. Only those that work count if work is set: a request that has not failed is not given up for others.
+func (e *exchange) others(work bool) bool {
+	return e.decision.Leg() == picker.Whole && len(e.tried) < e.decision.Spec().Policy.Attempts && e.decision.Others(work, e.wasTried)
 }
 
 // toOthers reports whether the request is picked for again after the targets of the decision have failed, among the others.
 func (e *exchange) toOthers(r result, in *picker.Request) bool {
-	if e.brokeOff || e.unretried || !e.again(r) || !e.others() || r.costs() && !e.mayRetry() {
+	if e.brokeOff || e.unretried || !e.again(r) || !e.others(false) || r.costs() && !e.mayRetry() {
 		return false
 	}
 	if e.last != nil { // the client gets it if the others fail without an answer

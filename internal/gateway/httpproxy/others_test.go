@@ -5,11 +5,13 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/kvasir-dev/kvasir/internal/endpoint"
+	"github.com/kvasir-dev/kvasir/internal/load"
 	"github.com/kvasir-dev/kvasir/internal/picker"
 )
 
@@ -155,4 +157,52 @@ func TestTheErrorOfAnEngineIsNotReplacedWhenNoOtherCanServeTheRequest(t *testing
 		t.Errorf("status %d: %s; the engine that prefills has got it %d times", r.StatusCode, text, prefills.asked.Load())
 	}
 	h.idle()
+}
+
+// TestARequestAtAnEngineThatHasStoppedIsNotGivenUpForABrokenOne: it is answered once the engine moves again.
+func TestARequestAtAnEngineThatHasStoppedIsNotGivenUpForABrokenOne(t *testing.T) {
+	var stopped atomic.Bool
+	resumed, accepted := make(chan struct{}), make(chan struct{}, 1)
+	resume := sync.OnceFunc(func() { close(resumed) })
+	first := engine(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if stopped.Load() {
+			accepted <- struct{}{}
+			select {
+			case <-resumed:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		time.Sleep(5 * time.Millisecond) // its speed can be learned
+		saying(token("first")+doneOnly)(w, r)
+	})
+	broken := &moody{}
+	broken.gone.Store(true)
+	s := spec(first, engine(t, broken.ServeHTTP))
+	s.Policy.RetryStall, s.Policy.CircuitFailures, s.Policy.CircuitOpen = true, 1, time.Hour
+	t.Cleanup(resume) // before the engine is closed
+	h := newHouse(t, Options{StallLook: 20 * time.Millisecond}, s)
+	h.lived(0)
+	if broken.asked.Load() == 0 {
+		t.Fatal("the other engine is not known as a broken one")
+	}
+	stopped.Store(true)
+	answer := make(chan string, 1)
+	go func() { answer <- read(t, h.post("/v1/completions", streamed)) }()
+	await(t, "the engine has the request", accepted)
+	id := h.picker.Feeds()[0].Endpoint.ID
+	eventually(t, "the engine is seen as one that has stopped", func() bool {
+		h.picker.Observe(id, time.Now(), load.Report{Running: 1, Generated: 39})
+		return h.picker.Stats()[0].Endpoints[0].Stalled
+	})
+	select {
+	case got := <-answer:
+		t.Fatalf("answer %q", got)
+	case <-time.After(500 * time.Millisecond): // many looks
+	}
+	resume()
+	if got := await(t, "the answer", answer); !strings.Contains(got, "first") {
+		t.Errorf("answer %q", got)
+	}
 }
