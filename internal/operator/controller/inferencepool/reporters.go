@@ -25,7 +25,7 @@ import (
 // the next one only after the reporter of the one before has run for a while. A reporter that does not run stops the
 // update, so an image that is missing or broken costs one pod. So does one that ends later than that and is started again.
 //
-// Reporters through which requests pass are not changed in running pods: see the sidecar of docs/disaggregation.md.
+// Reporters through which requests pass are not changed while they run: see the sidecar of docs/disaggregation.md.
 type reporters struct {
 	// outdated pods have another image than the operator's, in the order in which they are changed. updated counts the
 	// pods that have the operator's.
@@ -63,10 +63,14 @@ func (r *reporterUpdate) findReporters() reporters {
 	})
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	working, proven := "", false // another image with which a pod is ready, and whether one is with the operator's
+	passing := ""                // another image with which a pod is ready whose requests pass through it
 	for _, pod := range pods {
 		image := reporterImage(pod)
 		if image != r.ReporterImage {
-			if config.ReporterServes(pod) {
+			if s := reporterStatus(pod); config.ReporterServes(pod) && s != nil && s.State.Running != nil {
+				if isTrue(pod, corev1.PodReady) {
+					passing = image
+				}
 				continue // its end would break the requests that pass through it, so it stays until the pod is replaced
 			}
 			if isTrue(pod, corev1.PodReady) {
@@ -93,8 +97,11 @@ func (r *reporterUpdate) findReporters() reporters {
 	if len(out.outdated) > 0 && out.trouble.Reason == "" {
 		r.findRestarted(pods, &out)
 	}
-	if working != "" && (!proven || out.trouble.Reason != "") {
+	switch {
+	case working != "" && (!proven || out.trouble.Reason != ""):
 		out.forNewPods = working
+	case passing != "" && out.trouble.Reason != "": // nothing but a new pod can prove the operator's
+		out.forNewPods = passing
 	}
 	// Pods that do not serve are updated first: restarting their reporters costs no cache hits.
 	slices.SortStableFunc(out.outdated, func(a, b *corev1.Pod) int {

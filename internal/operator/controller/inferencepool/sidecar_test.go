@@ -189,3 +189,31 @@ func TestReportersThatRequestsPassThroughStay(t *testing.T) {
 		t.Errorf("%d sidecars, images %v", with, w.reporterImages())
 	}
 }
+
+// TestAPodThatIsLostGetsTheSidecarThatRuns, where requests pass through all reporters: once a new image is seen not to run, it costs no other
+// pod.
+func TestAPodThatIsLostGetsTheSidecarThatRuns(t *testing.T) {
+	w := newWorld(t, apart, func(p *v1alpha1.InferencePool) {
+		p.Spec.Roles = []v1alpha1.PoolRole{{Name: v1alpha1.RoleBoth, Replicas: ptr.To[int32](3)}}
+	})
+	w.follow(v1alpha1.SidecarKvasir)
+	w.serves()
+	if with, without := w.sidecars(); with != 3 || without != 0 {
+		t.Fatalf("%d pods have the sidecar, %d do not", with, without)
+	}
+	w.r.ReporterImage = "reporter:bad"
+	for range 2 {
+		w.must(w.api.Delete(context.Background(), w.with("reporter:v1")[0]))
+		w.settleDown()
+		w.kubelets(map[string]string{"reporter:bad": "ImagePullBackOff"})
+		w.settleDown()
+	}
+	if got := w.reporterImages(); got["reporter:bad"] != 1 || got["reporter:v1"] != 2 {
+		t.Errorf("images %v", got)
+	}
+	w.r.ReporterImage = "reporter:v3"
+	w.update(map[string]string{"reporter:bad": "ImagePullBackOff"})
+	if got := w.reporterImages(); got["reporter:bad"] != 0 || got["reporter:v1"] != 2 { // no request passes through one that does not run
+		t.Errorf("images %v after a good image", got)
+	}
+}
