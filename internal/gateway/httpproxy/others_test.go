@@ -206,3 +206,38 @@ func TestARequestAtAnEngineThatHasStoppedIsNotGivenUpForABrokenOne(t *testing.T)
 		t.Errorf("answer %q", got)
 	}
 }
+
+// TestTheErrorOfAnEngineIsKeptWhileTheOthersHaveNoRoom: the client gets it, and not that it has waited for them for too long.
+func TestTheErrorOfAnEngineIsKeptWhileTheOthersHaveNoRoom(t *testing.T) {
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	fails := engine(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(arrived)
+		<-goOn
+		http.Error(w, `{"error":{"message":"ill"}}`, http.StatusInternalServerError)
+	})
+	full := &limited{goOn: make(chan struct{})}
+	other := engine(t, full.ServeHTTP)
+	of := func(engines ...string) picker.Spec {
+		s := spec(engines...)
+		s.Policy.Admission.Queue = true
+		s.Policy.Admission.Limits.Requests, s.Policy.Admission.Limits.Bytes = 1000, 1<<20
+		s.Policy.Admission.Limits.TTL = 50 * time.Millisecond
+		return s
+	}
+	h := newHouse(t, Options{}, of(fails))
+	answer := make(chan *http.Response, 1)
+	go func() { answer <- h.post("/v1/completions", `{"model":"m","prompt":"x"}`) }()
+	await(t, "the request is at the engine", arrived)
+	s := of(fails, other)
+	s.Endpoints[0].Ready = false
+	h.apply([]picker.Spec{s})
+	if r := h.post("/v1/completions", streamed); r.StatusCode != http.StatusTooManyRequests { // it shows that the other engine is full
+		t.Fatalf("status %d: %s", r.StatusCode, read(t, r))
+	}
+	close(goOn)
+	if r := await(t, "the answer", answer); r.StatusCode != http.StatusInternalServerError {
+		t.Errorf("status %d: %s", r.StatusCode, read(t, r))
+	}
+	h.outcomes(map[picker.Outcome]int64{picker.Failed: 2})
+}
