@@ -23,6 +23,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -107,12 +108,14 @@ type Exporter struct {
 	// waiting are the records that Write has taken and that are neither sent nor lost.
 	waiting atomic.Int64
 
-	batch  gatherer // of the goroutine that sends
-	size   int      // of a batch
-	delay  time.Duration
-	closed atomic.Bool
-	stop   chan struct{}
-	done   chan struct{}
+	batch gatherer // of the goroutine that sends
+	size  int      // of a batch
+	delay time.Duration
+	stop  chan struct{}
+	done  chan struct{}
+
+	closing sync.RWMutex // held for reading by Write, so that nothing is added to what waits at the end
+	closed  bool
 }
 
 // Open returns an exporter, nil if no collector is configured. It does not wait for the collector.
@@ -182,8 +185,10 @@ func (c *Config) exporter(ctx context.Context) (sdk.Exporter, error) {
 
 // Write passes a record on to be sent, and loses it when too many wait. It never blocks.
 func (e *Exporter) Write(r *usagelog.Record) {
+	e.closing.RLock()
+	defer e.closing.RUnlock()
 	switch {
-	case e.closed.Load():
+	case e.closed:
 		e.sender.lost.Add(1)
 	case e.waiting.Add(1) > e.most:
 		e.sender.settle(1, 1)
@@ -198,7 +203,11 @@ func (e *Exporter) Stats() (sent, lost int64) { return e.sender.sent.Load(), e.s
 // Close sends what waits and ends the exporter, at the latest when ctx ends: what the collector has not taken then is lost, and the log
 // reports how much of all records is. Records that are written afterwards are lost.
 func (e *Exporter) Close(ctx context.Context) {
-	if e.closed.Swap(true) {
+	e.closing.Lock()
+	closed := e.closed
+	e.closed = true
+	e.closing.Unlock()
+	if closed {
 		return
 	}
 	e.sender.hurry()

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -394,5 +395,37 @@ func BenchmarkWrite(b *testing.B) {
 				e.Write(record)
 			}
 		})
+	}
+}
+
+// TestRecordsThatAreWrittenAtTheEndAreCountedOnce, as sent or as lost, and keep none of the writers.
+func TestRecordsThatAreWrittenAtTheEndAreCountedOnce(t *testing.T) {
+	r, log := newReceiver(t), new(lines)
+	for range 100 {
+		e := open(t, r.grpc, "grpc", 4, 2, log.logr())
+		var writers sync.WaitGroup
+		var written atomic.Int64
+		begin := make(chan struct{})
+		for range 8 {
+			writers.Go(func() {
+				<-begin
+				for range 300 {
+					written.Add(1)
+					write(e, 1)
+				}
+			})
+		}
+		close(begin)
+		end(e, 0)
+		over := make(chan struct{})
+		go func() { writers.Wait(); close(over) }()
+		select {
+		case <-over:
+		case <-time.After(patient):
+			t.Fatal("a writer waits for the exporter that has ended")
+		}
+		if sent, lost := e.Stats(); sent+lost != written.Load() {
+			t.Fatalf("%d sent and %d lost of %d", sent, lost, written.Load())
+		}
 	}
 }
