@@ -190,8 +190,8 @@ func TestReportersThatRequestsPassThroughStay(t *testing.T) {
 	}
 }
 
-// TestAPodThatIsLostGetsTheSidecarThatRuns, where requests pass through all reporters: once a new image is seen not to run, it costs no other
-// pod.
+// TestAPodThatIsLostGetsTheSidecarThatRuns, where requests pass through all reporters: once a new image is seen not to run, it costs
+// no other pod.
 func TestAPodThatIsLostGetsTheSidecarThatRuns(t *testing.T) {
 	w := newWorld(t, apart, func(p *v1alpha1.InferencePool) {
 		p.Spec.Roles = []v1alpha1.PoolRole{{Name: v1alpha1.RoleBoth, Replicas: ptr.To[int32](3)}}
