@@ -23,11 +23,13 @@ type ownSidecar struct {
 	over    sync.WaitGroup
 }
 
-// startOwnSidecar starts one, whose pickers sign with a seed.
-func startOwnSidecar(t *testing.T, engine string, seed kvblock.Seed) *ownSidecar {
+// startOwnSidecar starts one in a pod, whose pickers sign with a seed.
+func startOwnSidecar(t *testing.T, engine, pod string, seed kvblock.Seed) *ownSidecar {
 	t.Helper()
 	s := &ownSidecar{address: freeAddress(t)}
-	s.server = kvasirsidecar.New(kvasirsidecar.Options{Engine: engine, Seeds: func() []kvblock.Seed { return []kvblock.Seed{seed} }})
+	s.server = kvasirsidecar.New(kvasirsidecar.Options{
+		Engine: engine, Pod: pod, Seeds: func() []kvblock.Seed { return []kvblock.Seed{seed} },
+	})
 	listen := func() (net.Listener, error) {
 		return new(net.ListenConfig).Listen(context.WithoutCancel(t.Context()), "tcp", s.address)
 	}
@@ -56,7 +58,7 @@ func startOwn(t *testing.T, all ...gateway) *own {
 	both := engines(t, 2, func(c *vllmsim.Config) { c.Transfer.Enabled = true })
 	a := &own{apart: apart{prefill: both[0], decode: both[1]}}
 	s := pool(a.prefill.address(), "")
-	a.sidecar = startOwnSidecar(t, a.decode.address(), s.Seed)
+	a.sidecar = startOwnSidecar(t, a.decode.address(), "uid-1", s.Seed)
 	s = pool(a.prefill.address(), a.sidecar.address)
 	s.Endpoints[0].Role, s.Endpoints[1].Role = endpoint.Prefill, endpoint.Decode
 	s.Policy.Handoffs = picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 64, Sidecar: true, Own: true}
@@ -156,7 +158,9 @@ func TestADeadEngineBehindTheSidecarLosesNothing(t *testing.T) {
 	g := best()
 	all := engines(t, 3, func(c *vllmsim.Config) { c.Transfer.Enabled = true })
 	s := pool(all[0].address(), "", "")
-	sidecars := []*ownSidecar{startOwnSidecar(t, all[1].address(), s.Seed), startOwnSidecar(t, all[2].address(), s.Seed)}
+	sidecars := []*ownSidecar{
+		startOwnSidecar(t, all[1].address(), "uid-1", s.Seed), startOwnSidecar(t, all[2].address(), "uid-2", s.Seed),
+	}
 	s = pool(all[0].address(), sidecars[0].address, sidecars[1].address)
 	s.Endpoints[0].Role, s.Endpoints[1].Role, s.Endpoints[2].Role = endpoint.Prefill, endpoint.Decode, endpoint.Decode
 	s.Policy.Handoffs = picker.HandoffSpec{Rule: picker.HandoffAbove, UncachedTokens: 64, Sidecar: true, Own: true}
