@@ -345,7 +345,10 @@ func TestServicesThatLieOrFail(t *testing.T) {
 			t.Cleanup(service.Close)
 			address, asked := counting(t)
 			s := alike(spec(address), service.URL)
-			s.Policy.Responses.Similar.Embeddings.Timeout = 50 * time.Millisecond
+			s.Policy.Responses.Similar.Embeddings.Timeout = patience
+			if strings.Contains(name, "answer that is long") || name == "no answer" {
+				s.Policy.Responses.Similar.Embeddings.Timeout = 50 * time.Millisecond
+			}
 			h := alikeHouse(t, s)
 			first := h.asks(capital, ``)
 			if body, cache := h.chat(capital, ``); cache != "hit" || body != first {
