@@ -19,9 +19,9 @@ func (e *exchange) usable() int {
 }
 
 // others reports whether the pool has an endpoint that the request was not sent to, within the policy's attempts: at the pick it was out of
-// service, or not there. Only those that work count if work is set: a request that has not failed is not given up for others.
-func (e *exchange) others(work bool) bool {
-	return e.decision.Leg() == picker.Whole && len(e.tried) < e.decision.Spec().Policy.Attempts && e.decision.Others(work, e.wasTried)
+// service, or not there. Only those that work count if works is set: a request that has not failed is not given up for others.
+func (e *exchange) others(works bool) bool {
+	return e.decision.Leg() == picker.Whole && len(e.tried) < e.decision.Spec().Policy.Attempts && e.decision.Others(works, e.wasTried)
 }
 
 // toOthers reports whether the request is picked for again after the targets of the decision have failed, among the others.
